@@ -1,0 +1,290 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"go.uber.org/zap"
+
+	"ingest-agent/segment/vfs"
+)
+
+// Item is one step of a source: a frame, a loss, or only progress.
+type Item struct {
+	Frame *Frame   // nil: nothing to deliver in this step
+	Next  Position // the position behind this step
+	// Lost is what should have stood before Next and cannot be read.
+	Lost  Totals
+	Cause Cause
+	// Again is what was counted as passed but is not, as far as the frames themselves say.
+	Again Totals
+}
+
+// Source yields the frames of a lane in order. Next blocks until there is something, and is called by one goroutine.
+type Source interface {
+	Next(ctx context.Context) (Item, error)
+	Close() error
+}
+
+// laneSource reads a lane from its cursor, through every segment, up to the durable end, and then waits there.
+type laneSource struct {
+	l      *Lane
+	pos    Position
+	sum    Totals // what lies before pos
+	file   vfs.File
+	seg    *segInfo
+	sc     *scanner
+	begun  bool   // a frame at or behind pos was seen in this segment
+	passed Totals // frames of this segment before pos
+	first  *Totals
+	held   []item // damage that may lie before pos
+}
+
+// Source returns the reader of the lane's undelivered frames. There may be one at a time.
+func (l *Lane) Source() Source {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &laneSource{l: l, pos: l.cur.Exported, sum: l.cur.Out}
+}
+
+// Close releases the file that is being read.
+func (s *laneSource) Close() error {
+	if s.file == nil {
+		return nil
+	}
+	err := s.file.Close()
+	s.file, s.sc = nil, nil
+	return err
+}
+
+// Next returns the next item. Errors: ctx's, the disk's, or ErrVersion.
+func (s *laneSource) Next(ctx context.Context) (Item, error) {
+	for {
+		if s.sc == nil {
+			if it, ok, err := s.openNext(ctx); ok || err != nil {
+				return it, err
+			}
+			continue
+		}
+		it, err := s.sc.next()
+		if errors.Is(err, io.EOF) {
+			if out, ok, err := s.atEnd(ctx); ok || err != nil {
+				return out, err
+			}
+			continue
+		}
+		if err != nil {
+			return Item{}, fmt.Errorf("read segment %s of lane %s: %w", s.seg.seq, s.l.o.ID, err)
+		}
+		if out, ok := s.step(it); ok {
+			return out, nil
+		}
+	}
+}
+
+// openNext opens the segment that holds pos or the next one there is, or waits for one.
+func (s *laneSource) openNext(ctx context.Context) (Item, bool, error) {
+	l := s.l
+	l.mu.Lock()
+	var seg *segInfo
+	for _, g := range l.segs {
+		if g.seq >= s.pos.Seq {
+			seg = g
+			break
+		}
+	}
+	moved, in := l.moved, l.in
+	l.mu.Unlock()
+	if seg == nil {
+		if it, ok := s.missing(in); ok {
+			return it, true, nil
+		}
+		return Item{}, false, wait(ctx, moved)
+	}
+	if seg.seq > s.pos.Seq { // numbers between were never used
+		s.pos = Position{seg.seq, 1}
+		return Item{Next: s.pos}, true, nil
+	}
+	s.seg, s.begun, s.passed, s.first, s.held = seg, false, Totals{}, nil, nil
+	f, err := l.o.FS.OpenFile(l.segmentFile(seg.seq), os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.leave(), true, nil
+	}
+	if err != nil {
+		return Item{}, false, fmt.Errorf("open segment %s of lane %s: %w", seg.seq, l.o.ID, err)
+	}
+	if s.file != nil {
+		_ = s.file.Close() // the last try failed behind its opening
+	}
+	s.file = f
+	end, err := s.readable()
+	if err != nil {
+		return Item{}, false, err
+	}
+	known, err := l.headerFor(f, end, seg.seq)
+	if err != nil {
+		return Item{}, false, err
+	}
+	s.sc = newScanner(f, end, l.o.ID, seg.seq, known)
+	return Item{}, false, nil
+}
+
+// readable is the offset up to which the current segment may be read.
+func (s *laneSource) readable() (int64, error) {
+	s.l.mu.Lock()
+	end := s.seg.end
+	limit, limited := s.l.cur.Limits[s.seg.seq]
+	s.l.mu.Unlock()
+	if end < 0 {
+		size, err := s.file.Size()
+		if err != nil {
+			return 0, fmt.Errorf("size segment %s of lane %s: %w", s.seg.seq, s.l.o.ID, err)
+		}
+		end = size
+	}
+	if limited {
+		end = min(end, limit)
+	}
+	return end, nil
+}
+
+// atEnd is called when the scan has read what may be read: it waits for more, or leaves the segment.
+func (s *laneSource) atEnd(ctx context.Context) (Item, bool, error) {
+	l := s.l
+	l.mu.Lock()
+	open, moved, in := s.seg.open, l.moved, l.in
+	l.mu.Unlock()
+	end, err := s.readable()
+	if err != nil {
+		return Item{}, false, err
+	}
+	switch {
+	case end > s.sc.size && s.sc.footer == nil:
+		s.sc.extend(end)
+		return Item{}, false, nil
+	case !open:
+		if it, ok := s.rewind(); ok {
+			return it, true, nil
+		}
+		return s.leave(), true, nil
+	}
+	if it, ok := s.missing(in); ok {
+		return it, true, nil
+	}
+	return Item{}, false, wait(ctx, moved)
+}
+
+// missing is the loss that shows at the end of the lane: more was answered than is there.
+func (s *laneSource) missing(in Totals) (Item, bool) {
+	s.l.mu.Lock()
+	current := s.l.in == in && (s.pos == s.l.tail || s.l.tail.Entry == 1)
+	s.l.mu.Unlock()
+	lost := in.Sub(s.sum)
+	if !current || lost == (Totals{}) {
+		return Item{}, false
+	}
+	s.sum = s.sum.Add(lost)
+	return Item{Next: s.pos, Lost: lost, Cause: LostCorrupt}, true
+}
+
+// leave goes on to the next segment.
+func (s *laneSource) leave() Item {
+	s.report(s.held)
+	it := Item{Next: Position{s.seg.seq + 1, 1}}
+	if s.sc != nil && s.sc.footer == nil && s.seg.totals != nil { // this process knows what was in it
+		s.compare(s.seg.totals, &it)
+	}
+	s.pos = it.Next
+	if s.file != nil {
+		_ = s.file.Close()
+	}
+	s.file, s.sc, s.seg, s.held = nil, nil, nil, nil
+	return it
+}
+
+// step turns what the scan found into an item, if it lies at or behind the cursor.
+func (s *laneSource) step(it item) (Item, bool) {
+	if it.kind == itemDamage {
+		s.held = append(s.held, it) // reported once it is known to lie behind the cursor
+		return Item{}, false
+	}
+	if s.first == nil && it.before != nil && !s.begun {
+		before := it.before.Sub(s.passed)
+		s.first = &before
+	}
+	at := Position{s.seg.seq, it.frame.entry}
+	if it.kind == itemFrame && at.Before(s.pos) {
+		f := it.frame.frame(s.sc.hdr.Birth)
+		s.passed = s.passed.Add(f.totals())
+		s.held = nil
+		return Item{}, false
+	}
+	if again, ok := s.rewind(); ok {
+		return again, true
+	}
+	if s.begun || s.pos.Entry == 1 || s.pos.Before(at) { // else it was reported when the cursor passed it
+		s.report(s.held)
+	}
+	s.begun, s.held = true, nil
+	out := Item{Next: at}
+	if it.before != nil {
+		s.compare(it.before, &out)
+	}
+	if it.kind == itemFooter {
+		return out, out.Lost != (Totals{}) || out.Again != (Totals{})
+	}
+	f := it.frame.frame(s.sc.hdr.Birth)
+	s.sum = s.sum.Add(f.totals())
+	s.pos = at.After()
+	out.Frame, out.Next = &f, s.pos
+	return out, true
+}
+
+// rewind starts the segment again where the cursor stands behind frames that it never passed: better twice than never.
+func (s *laneSource) rewind() (it Item, ok bool) {
+	if s.begun || s.pos.Entry == 1 || s.first == nil || s.first.Add(s.passed) == s.sum {
+		return it, false
+	}
+	s.l.logger().Warn("cursor does not fit its segment; going on from the segment's first frame", zap.Stringer("cursor", s.pos))
+	s.pos = Position{s.seg.seq, 1}
+	it.Next = s.pos
+	s.compare(s.first, &it)
+	s.held, s.passed = nil, Totals{}
+	s.sc = newScanner(s.file, s.sc.size, s.l.o.ID, s.seg.seq, s.sc.hdr)
+	return it, true
+}
+
+// compare says what is missing before a place where the lane's totals are known, or was counted twice.
+func (s *laneSource) compare(before *Totals, out *Item) {
+	out.Lost, out.Again = before.Sub(s.sum), s.sum.Sub(*before)
+	if out.Lost != (Totals{}) {
+		out.Cause = LostCorrupt
+		s.l.logger().Error("records lost", zap.String("cause", string(LostCorrupt)), zap.Stringer("before", out.Next),
+			zap.Uint64("frames", out.Lost.Frames), zap.Any("records", out.Lost.Records))
+	}
+	s.sum = *before
+}
+
+// report says where bytes are damaged and keeps them aside.
+func (s *laneSource) report(damages []item) {
+	for _, d := range damages {
+		path := s.l.segmentFile(s.seg.seq)
+		s.l.logger().Error("damage in segment", zap.String("path", path), zap.Int64("from", d.offset), zap.Int64("to", d.end), zap.Error(d.reason))
+		if err := s.l.o.Quarantine.keep(s.l.o.ID, s.seg.seq, s.file, d.offset, d.end); err != nil {
+			s.l.logger().Warn("damaged bytes not kept", zap.String("path", path), zap.Error(err))
+		}
+	}
+}
+
+func wait(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,240 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// SpaceOptions bound what the lanes of a data directory may take together.
+type SpaceOptions struct {
+	MaxBytes     int64                  // wal.max_bytes
+	MinFreeBytes int64                  // wal.min_free_bytes: the volume's free space never goes below it by our writes
+	TenantShare  float64                // of MaxBytes, for one tenant while more than one has pending data
+	FullWait     time.Duration          // how long a request may wait for space
+	Free         func() (uint64, error) // free bytes of the volume; nil: not looked at
+}
+
+// Space reserves bytes before they are written, so that parallel writers cannot pass a limit together.
+//
+// Guarantee: the bytes reserved and used never exceed MaxBytes, unless they already did when the process started.
+type Space struct {
+	mu      sync.Mutex
+	o       SpaceOptions
+	used    int64            // on disk and reserved
+	tenants map[string]int64 // of used, by tenant
+	unsure  int              // lanes whose old segments are not all measured yet
+	changed chan struct{}    // closed when space comes back
+	rate    float64          // bytes per second that came back lately
+	rateAt  time.Time
+	free    int64 // free bytes of the volume, less what was reserved since it was asked
+	freeAt  time.Time
+	low     bool // the floor was reached at the last look
+}
+
+const (
+	freeInterval = 100 * time.Millisecond // how often the volume is asked
+	rateHalfLife = 5 * time.Second        // how fast the drain rate forgets
+
+	minDelay     = time.Second
+	maxDelay     = 30 * time.Second
+	unknownDelay = 5 * time.Second // nothing has come back lately
+)
+
+// NewSpace returns an empty account.
+func NewSpace(o SpaceOptions) *Space {
+	return &Space{o: o, tenants: map[string]int64{}, changed: make(chan struct{})}
+}
+
+// SetOptions changes the bounds. What is used already stays, also above a lower limit.
+func (s *Space) SetOptions(o SpaceOptions) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.o = o
+	s.wake()
+}
+
+// Used returns the bytes used and reserved.
+func (s *Space) Used() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used
+}
+
+// Check returns why a small request would be refused now, or nil.
+func (s *Space) Check() *RefusedError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fits("", 1)
+}
+
+// reserve takes n bytes for a tenant, waiting for them up to FullWait.
+func (s *Space) reserve(ctx context.Context, tenant string, n int64) error {
+	var timer *time.Timer
+	for {
+		s.mu.Lock()
+		refused := s.fits(tenant, n)
+		if refused == nil {
+			s.add(tenant, n)
+			s.free -= n
+		}
+		changed, wait := s.changed, s.o.FullWait
+		s.mu.Unlock()
+		if refused == nil {
+			return nil
+		}
+		if wait <= 0 || refused.After == 0 {
+			return refused
+		}
+		if timer == nil {
+			timer = time.NewTimer(wait)
+			defer timer.Stop()
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return refused
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// fits says why n bytes do not fit.
+func (s *Space) fits(tenant string, n int64) *RefusedError {
+	if n > s.o.MaxBytes {
+		return &RefusedError{Reason: RefusedTooLarge}
+	}
+	used := s.used
+	if s.unsure > 0 { // the estimate may be low; err on the side of the limit
+		used += used / 2
+	}
+	if used+n > s.o.MaxBytes {
+		return &RefusedError{Reason: RefusedFull, After: s.delay(used + n - s.o.MaxBytes)}
+	}
+	share := int64(float64(s.o.MaxBytes) * s.o.TenantShare)
+	if has := s.tenants[tenant]; s.o.TenantShare > 0 && has+n > share && s.others(tenant, has) {
+		return &RefusedError{Reason: RefusedTenantShare, After: s.delay(has + n - share)}
+	}
+	if s.o.Free != nil {
+		s.look()
+		if s.low = s.free-n < s.o.MinFreeBytes; s.low {
+			return &RefusedError{Reason: RefusedDisk, After: s.delay(n)}
+		}
+	}
+	return nil
+}
+
+// others reports whether any other tenant has data.
+func (s *Space) others(tenant string, has int64) bool {
+	n := len(s.tenants)
+	if has > 0 {
+		n--
+	}
+	if tenant != "" && s.tenants[""] > 0 { // "" is what no tenant is charged for
+		n--
+	}
+	return n > 0
+}
+
+// look asks the volume for its free space, at most every freeInterval.
+func (s *Space) look() {
+	if now := time.Now(); now.Sub(s.freeAt) >= freeInterval {
+		if free, err := s.o.Free(); err == nil {
+			s.free = int64(min(free, 1<<62))
+		}
+		s.freeAt = now
+	}
+}
+
+// delay is the time in which n bytes come back at the present drain rate.
+func (s *Space) delay(n int64) time.Duration {
+	rate := s.decayed(time.Now())
+	if rate < 1 {
+		return unknownDelay
+	}
+	d := time.Duration(float64(n) / rate * float64(time.Second))
+	return min(max(d, minDelay), maxDelay)
+}
+
+// decayed is the drain rate, halved for each half life without anything coming back.
+func (s *Space) decayed(now time.Time) float64 {
+	return s.rate / float64(uint64(1)<<min(uint64(now.Sub(s.rateAt)/rateHalfLife), 62))
+}
+
+// add charges n bytes, which may be negative, without asking.
+func (s *Space) add(tenant string, n int64) {
+	s.used += n
+	if s.tenants[tenant] += n; s.tenants[tenant] <= 0 {
+		delete(s.tenants, tenant)
+	}
+}
+
+// charge books bytes that are on disk in any case: what a start finds, headers, footers, corrections.
+func (s *Space) charge(tenant string, n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(tenant, n)
+	if n < 0 {
+		s.wake()
+	}
+}
+
+// release gives back the bytes of a segment that was removed.
+func (s *Space) release(tenants map[string]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var n int64
+	for t, b := range tenants {
+		s.add(t, -b)
+		n += b
+	}
+	now := time.Now()
+	rate := s.decayed(now)
+	if dt := now.Sub(s.rateAt).Seconds(); dt > 0 {
+		w := min(dt/rateHalfLife.Seconds(), 1)
+		rate = rate*(1-w) + float64(n)/max(dt, 0.1)*w
+	}
+	s.rate, s.rateAt = rate, now
+	s.freeAt = time.Time{} // the volume has more now
+	s.wake()
+}
+
+// measuring says that a lane's old segments are being measured; done ends it.
+func (s *Space) measuring() (done func()) {
+	s.mu.Lock()
+	s.unsure++
+	s.mu.Unlock()
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.unsure--
+		s.wake()
+	})
+}
+
+func (s *Space) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// pressed reports whether requests are being refused or would soon be, so that lanes give back what they can.
+func (s *Space) pressed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used > s.o.MaxBytes-s.o.MaxBytes/4 || s.low
+}
+
+// refusal is what a failed write means to a client.
+func refusal(err error) *RefusedError {
+	var r *RefusedError
+	switch {
+	case errors.As(err, &r):
+		return r
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+		return &RefusedError{Reason: RefusedDisk, After: unknownDelay, Err: err}
+	}
+	return &RefusedError{Reason: RefusedSync, After: unknownDelay, Err: err}
+}
