@@ -209,8 +209,8 @@ func (l *Lane) save() error {
 		return fmt.Errorf("save cursor: %w", err)
 	}
 	l.saved = st.Exported
-	if len(st.Limits) == len(l.cur.Limits) {
-		l.limitUnsaved = false
+	if l.limitUnsaved && len(st.Limits) == len(l.cur.Limits) {
+		l.limitUnsaved, l.trouble = false, nil
 	}
 	return nil
 }

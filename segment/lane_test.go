@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"ingest-agent/segment/vfs"
@@ -17,21 +18,25 @@ import (
 // newLane opens a lane on the real disk in dir.
 func newLane(t testing.TB, dir string, change ...func(*LaneOptions)) *Lane {
 	t.Helper()
+	l, err := tryLane(t, dir, change...)
+	if err != nil {
+		t.Fatalf("open lane: %v", err)
+	}
+	return l
+}
+
+func tryLane(t testing.TB, dir string, change ...func(*LaneOptions)) (*Lane, error) {
 	o := LaneOptions{
 		FS: vfs.OS(), Dir: filepath.Join(dir, "lanes"), ID: LaneID{Destination: "default"}, Owner: OwnerID(ulid.Make()),
 		Space:      NewSpace(SpaceOptions{MaxBytes: 1 << 30}),
 		Quarantine: NewQuarantine(vfs.OS(), filepath.Join(dir, "quarantine"), DefaultQuarantineBytes),
-		Log:        zaptest.NewLogger(t),
+		Log:        zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)),
 		Settings:   Settings{Ack: AckDisk, SegmentSizeBytes: 1 << 20, SegmentAge: time.Hour, SyncInterval: 10 * time.Millisecond},
 	}
 	for _, c := range change {
 		c(&o)
 	}
-	l, err := OpenLane(o)
-	if err != nil {
-		t.Fatalf("open lane: %v", err)
-	}
-	return l
+	return OpenLane(o)
 }
 
 func testFrame(i int) *Frame {
@@ -39,7 +44,7 @@ func testFrame(i int) *Frame {
 		Body: fmt.Appendf(nil, "frame %06d %0*d", i, i%400, 0)}
 }
 
-// take drains a lane into a slice until nothing is pending.
+// takeSink keeps the bodies that it is given.
 type takeSink struct {
 	mu  sync.Mutex
 	got []string
@@ -58,34 +63,49 @@ type noDead struct{}
 
 func (noDead) SetAside(context.Context, *Frame, string) error { return nil }
 
+// drainAll drains until nothing is pending.
 func drainAll(t testing.TB, l *Lane, sink Sink) {
 	t.Helper()
+	drained := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		defer close(drained)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-tick.C {
+			if s := l.Stats(); s.Pending() == (Totals{}) {
+				return
+			}
+		}
+		t.Errorf("not drained: %+v", l.Stats())
+	})
+	if err := drainUntil(t, l, sink, drained); err != nil {
+		t.Error(err)
+	}
+	watch.Wait()
+}
+
+// drainUntil drains until a channel is closed. Its error is that of the source's Close.
+func drainUntil(t testing.TB, l *Lane, sink Sink, end <-chan struct{}) error {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	src := l.Source()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		DrainOptions{Source: src, Cursor: l, Sink: func() Sink { return sink }, Dead: noDead{}, Log: zaptest.NewLogger(t),
+	var drain sync.WaitGroup
+	drain.Go(func() {
+		DrainOptions{Source: src, Cursor: l, Sink: func() Sink { return sink }, Dead: noDead{}, Log: zap.NewNop(),
 			Limits: func() Limits {
 				return Limits{InFlight: 3, MaxRequestBytes: 4096, WindowBytes: 1 << 20, RetryInitial: time.Millisecond, RetryMax: time.Second}
 			}}.Run(ctx)
-	}()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		if s := l.Stats(); s.Pending() == (Totals{}) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("not drained: %+v", l.Stats())
-			break
-		}
-		time.Sleep(time.Millisecond)
+	})
+	select {
+	case <-end:
+	case <-time.After(30 * time.Second):
+		t.Error("the drain did not get where it should")
 	}
 	cancel()
-	<-done
-	if err := src.Close(); err != nil {
-		t.Error(err)
-	}
+	drain.Wait()
+	return src.Close()
 }
 
 func TestLaneRoundTrip(t *testing.T) {

@@ -195,6 +195,7 @@ func (l *Lane) recoverSegment(g *segInfo, known bool) error {
 	sc := newScanner(f, size, l.o.ID, g.seq, second)
 	end := size
 	tenants := map[string]int64{}
+	counted := false // a block said what had entered the lane before it
 	for {
 		it, err := sc.next()
 		if errors.Is(err, io.EOF) {
@@ -204,12 +205,14 @@ func (l *Lane) recoverSegment(g *segInfo, known bool) error {
 			return err
 		}
 		if it.before != nil {
-			l.in = l.in.Max(*it.before)
+			l.in, counted = *it.before, true
 		}
 		switch {
 		case it.kind == itemFrame:
 			fr := it.frame.frame(sc.hdr.Birth)
-			l.in = l.in.Add(fr.totals())
+			if counted || !fr.Position.Before(l.cur.Exported) { // else it is in Out, where the count began
+				l.in = l.in.Add(fr.totals())
+			}
 			tenants[it.frame.tenant] += int64(it.frame.size())
 			g.last = it.frame.entry
 		case it.kind == itemDamage && it.tail:

@@ -148,7 +148,7 @@ func (s *scanner) openEntry() (bad, err error) {
 	if n <= 0 || length < blockHeaderBytes || length > blockHeaderBytes+maxBlockBytes {
 		return damaged("log entry length"), nil
 	}
-	if int64(length) > s.size-s.off-int64(n) {
+	if s.size-s.off-int64(n) < blockHeaderBytes {
 		return damaged("log entry of %d bytes, %d are there", length, s.size-s.off-int64(n)), nil
 	}
 	return s.enterBlock(s.off+int64(n), int(length))
@@ -170,7 +170,7 @@ func (s *scanner) enterBlock(off int64, length int) (bad, err error) {
 		return damaged("block of another segment"), nil
 	case length != 0 && length != blockHeaderBytes+h.storedLen:
 		return damaged("block of %d bytes in a log entry of %d", blockHeaderBytes+h.storedLen, length), nil
-	case int64(h.storedLen) > s.size-body:
+	case int64(h.storedLen) > s.size-body && h.codec != CodecNone:
 		return damaged("block of %d bytes, %d are there", h.storedLen, s.size-body), nil
 	case h.first <= s.last && s.last > 0:
 		return damaged("block out of order"), nil
@@ -193,7 +193,8 @@ func (s *scanner) enterBlock(off int64, length int) (bad, err error) {
 		s.before = h.before
 		return nil, nil
 	}
-	s.before, s.off, s.blockEnd = h.before, body, body+int64(h.storedLen)
+	// A block that was torn still holds its first frames.
+	s.before, s.off, s.blockEnd = h.before, body, min(body+int64(h.storedLen), s.size)
 	return nil, nil
 }
 

@@ -41,21 +41,35 @@ type writer struct {
 }
 
 // createSegment makes the directory of a new segment, its log and its header, all of it durable.
-func createSegment(fs vfs.FS, laneDir string, hdr Header, codec Codec, observe func(written, synced int64)) (w *writer, err error) {
-	w = &writer{hdr: hdr, dir: filepath.Join(laneDir, hdr.Seq.String()), observe: observe}
-	if w.enc, err = newBlockEncoder(codec); err != nil {
+func createSegment(fs vfs.FS, laneDir string, hdr Header, codec Codec, observe func(written, synced int64)) (*writer, error) {
+	enc, err := newBlockEncoder(codec)
+	if err != nil {
 		return nil, err
 	}
+	w := &writer{hdr: hdr, dir: filepath.Join(laneDir, hdr.Seq.String()), enc: enc, observe: observe}
 	if err := fs.Mkdir(w.dir, dirPerm); err != nil {
 		return nil, fmt.Errorf("create segment directory: %w", err)
 	}
-	defer func() {
-		if err != nil { // leave nothing behind: on a full disk each retry would leave one more
-			w.drop()
-			_ = fs.Remove(filepath.Join(w.dir, logFile))
-			_ = fs.Remove(w.dir)
+	err = w.open(fs)
+	if err == nil {
+		err = w.begin()
+	}
+	for _, dir := range []string{w.dir, laneDir} {
+		if err == nil {
+			err = fs.SyncDir(dir)
 		}
-	}()
+	}
+	if err != nil { // leave nothing behind: on a full disk each retry would leave one more
+		w.drop()
+		_ = fs.Remove(filepath.Join(w.dir, logFile))
+		_ = fs.Remove(w.dir)
+		return nil, fmt.Errorf("create segment: %w", err)
+	}
+	return w, nil
+}
+
+// open opens the log and then the second descriptor.
+func (w *writer) open(fs vfs.FS) (err error) {
 	w.log, err = wal.Open(w.dir, &wal.Options{
 		NoSync:      true,
 		SegmentSize: math.MaxInt, // no cycling: one file
@@ -64,30 +78,27 @@ func createSegment(fs vfs.FS, laneDir string, hdr Header, codec Codec, observe f
 		FilePerms:   filePerm,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open segment log: %w", err)
+		return fmt.Errorf("open segment log: %w", err)
 	}
 	if w.file, err = fs.OpenFile(filepath.Join(w.dir, logFile), os.O_RDWR, filePerm); err != nil {
-		return nil, fmt.Errorf("open segment file: %w", err)
+		return fmt.Errorf("open segment file: %w", err)
 	}
-	head, err := hdr.frame()
+	return nil
+}
+
+// begin writes the header.
+func (w *writer) begin() error {
+	head, err := w.hdr.frame()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	plain := blockEncoder{}
-	block, sum := plain.encode(blockHeader{salt: hdr.salt}, []storedFrame{head}, 0)
+	block, sum := plain.encode(blockHeader{salt: w.hdr.salt}, []storedFrame{head}, 0)
 	w.sum = sum
 	if err := w.write(block); err != nil {
-		return nil, err
+		return err
 	}
-	if err := w.sync(); err != nil {
-		return nil, err
-	}
-	for _, dir := range []string{w.dir, laneDir} {
-		if err := fs.SyncDir(dir); err != nil {
-			return nil, fmt.Errorf("sync segment directory: %w", err)
-		}
-	}
-	return w, nil
+	return w.sync()
 }
 
 // append writes one block of data frames, which it numbers. before is what has entered the lane before them.
