@@ -139,7 +139,8 @@ func newBlockEncoder(codec Codec) (*blockEncoder, error) {
 
 // encode returns the block that holds frames, valid until the next call, and sum continued over the frames' checksums.
 func (e *blockEncoder) encode(h blockHeader, frames []storedFrame, sum uint32) ([]byte, uint32) {
-	out := append(e.out[:0], make([]byte, blockHeaderBytes)...)
+	e.out = append(e.out[:0], make([]byte, blockHeaderBytes)...)
+	out := e.out
 	raw := out
 	if e.zstd != nil {
 		raw = e.raw[:0]

@@ -28,12 +28,12 @@ func (l *Lane) commitLoop() {
 			wake(l.keepWake)
 			return
 		}
-		if left := l.untilSeal(); left <= 0 {
+		left := l.untilSeal()
+		if left <= 0 {
 			l.rotate()
 			continue
-		} else {
-			timer.Reset(left)
 		}
+		timer.Reset(left)
 		select {
 		case <-l.commitWake:
 		case <-timer.C:

@@ -226,10 +226,11 @@ func (d *Drain) settle(a *attempt, out Outcome) {
 		}
 		// One frame must not take others with it: halve until it stands alone.
 		half := len(a.slots) / 2
-		a.group.retry = append([]*attempt{a.part(0, half), a.part(half, len(a.slots))}, a.group.retry...)
+		a.group.again(a.part(0, half))
+		a.group.again(a.part(half, len(a.slots)))
 	default:
 		a.tries++
-		a.group.retry = append([]*attempt{a}, a.group.retry...)
+		a.group.again(a)
 		delay := d.backoff(a.group, out.RetryAfter)
 		if out.Err != nil && !errors.Is(out.Err, context.Canceled) {
 			d.log.Warn("retry", "delivery failed; trying again", zap.String("tenant", a.group.key.tenant),

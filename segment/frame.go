@@ -30,7 +30,7 @@ const (
 var (
 	frameMagic = [4]byte{0xF1, 'I', 'A', 'F'}
 	castagnoli = crc32.MakeTable(crc32.Castagnoli) // hardware CRC32C where the processor has it
-	order      = binary.LittleEndian
+	order      = binary.LittleEndian               //nolint:gochecknoglobals // the format's one byte order, by a short name
 )
 
 type frameKind uint8

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -185,6 +186,12 @@ func (gs *groups) next(now time.Time, lim *Limits) (*attempt, time.Duration) {
 		}
 	}
 	return nil, wait
+}
+
+// again queues a request that is to be sent once more, the oldest frames first.
+func (g *group) again(a *attempt) {
+	at, _ := slices.BinarySearchFunc(g.retry, a, func(x, y *attempt) int { return x.slots[0].next.Compare(y.slots[0].next) })
+	g.retry = slices.Insert(g.retry, at, a)
 }
 
 // take forms the group's next request.

@@ -3,6 +3,7 @@ package segment
 import (
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -100,24 +101,35 @@ func readFooter(r io.ReaderAt, sizeBytes int64) (*Footer, error) {
 	if _, err := r.ReadAt(b, sizeBytes-n); err != nil {
 		return nil, fmt.Errorf("read segment footer: %w", err)
 	}
+	footer, err := parseFooterBlock(b)
+	if isDamaged(err) || errors.Is(err, ErrVersion) {
+		return nil, nil // no footer that counts; the scan says what is there
+	}
+	return footer, err
+}
+
+// parseFooterBlock decodes a block that must hold a footer and nothing else.
+func parseFooterBlock(b []byte) (*Footer, error) {
 	bh, err := parseBlockHeader(b)
-	if err != nil || int64(bh.storedLen) != n-blockHeaderBytes || bh.codec != CodecNone {
-		return nil, nil
+	if err != nil {
+		return nil, err
+	}
+	if bh.storedLen != len(b)-blockHeaderBytes || bh.codec != CodecNone {
+		return nil, damaged("footer block")
 	}
 	b = b[blockHeaderBytes:]
 	fh, err := parseFrameHeader(b)
-	if err != nil || fh.size() != len(b) || fh.kind != kindFooter || fh.salt != bh.salt {
-		return nil, nil
+	if err != nil {
+		return nil, err
+	}
+	if fh.size() != len(b) || fh.kind != kindFooter || fh.salt != bh.salt {
+		return nil, damaged("footer frame")
 	}
 	sf, err := fh.parse(b)
 	if err != nil {
-		return nil, nil
+		return nil, err
 	}
-	ft, err := sf.footer()
-	if err != nil {
-		return nil, nil
-	}
-	return ft, nil
+	return sf.footer()
 }
 
 // newSalt returns the random number that marks the frames of one segment.

@@ -189,6 +189,7 @@ func (s *segmentInspection) take(r *SegmentReport, sc *scanner, it *item) {
 		s.sum = &before
 	}
 	switch it.kind {
+	case itemFooter:
 	case itemDamage:
 		r.Damage = append(r.Damage, Damage{Path: s.path, From: it.offset, To: it.end, Reason: it.reason.Error(), Tail: it.tail && sc.footer == nil})
 	case itemFrame:

@@ -145,7 +145,9 @@ type pending struct {
 	done     chan error
 }
 
-var pendingPool = sync.Pool{New: func() any { return &pending{done: make(chan error, 1)} }}
+func newPending() *pending { return &pending{done: make(chan error, 1)} }
+
+var pendingPool = sync.Pool{New: func() any { return newPending() }}
 
 // Append stores a frame and returns nil when it is durable. ctx ends only the wait for space: once a frame is handed over it
 // is stored whole, whoever still waits for the answer. The frame's body must not change until Append returns. A non-zero
@@ -189,7 +191,10 @@ func (l *Lane) reserve(ctx context.Context, f *Frame) (*pending, error) {
 	if len(f.Body) > MaxBodyBytes || len(f.Tenant) > MaxTenantBytes || !f.Signal.Valid() {
 		return nil, &RefusedError{Reason: RefusedTooLarge, Err: fmt.Errorf("frame of %d bytes, signal %d", len(f.Body), f.Signal)}
 	}
-	p := pendingPool.Get().(*pending)
+	p, ok := pendingPool.Get().(*pending)
+	if !ok {
+		p = newPending() // never: the pool makes nothing else
+	}
 	p.frame = storedFrame{
 		kind: kindData, signal: f.Signal, flags: f.Flags & storableFlags, records: f.Records,
 		received: f.Received.UnixNano(), tenant: f.Tenant, body: f.Body,

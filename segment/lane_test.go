@@ -115,15 +115,13 @@ func TestLaneRoundTrip(t *testing.T) {
 		l := newLane(t, dir, set)
 		var wg sync.WaitGroup
 		for w := range 4 {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
+			wg.Go(func() {
 				for i := range 250 {
 					if err := l.Append(context.Background(), testFrame(w*250+i)); err != nil {
 						t.Error(err)
 					}
 				}
-			}()
+			})
 		}
 		wg.Wait()
 		if err := l.Close(); err != nil {

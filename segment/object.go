@@ -56,6 +56,7 @@ func DecodeObject(b []byte, birth Birth) (frames []Frame, note string, err error
 			return nil, "", fmt.Errorf("decode object: %w", err)
 		}
 		switch it.kind {
+		case itemFooter:
 		case itemDamage:
 			return nil, "", fmt.Errorf("decode object: bytes %d to %d: %w", it.offset, it.end, it.reason)
 		case itemFrame:

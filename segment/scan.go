@@ -284,6 +284,7 @@ func (s *scanner) take(f storedFrame, sum uint32) (it item, bad error) {
 		}
 		s.footer, s.last, s.before = ft, f.entry, nil
 		return item{kind: itemFooter, frame: f, footer: ft, before: before}, nil
+	case kindData:
 	}
 	if s.hdr == nil {
 		return it, damaged("frame before the segment header")

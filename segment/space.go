@@ -72,26 +72,16 @@ func (s *Space) Check() *RefusedError {
 
 // reserve takes n bytes for a tenant, waiting for them up to FullWait.
 func (s *Space) reserve(ctx context.Context, tenant string, n int64) error {
-	var timer *time.Timer
+	refused, changed, wait := s.tryReserve(tenant, n)
+	if refused == nil {
+		return nil
+	}
+	if wait <= 0 || refused.After == 0 {
+		return refused
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
 	for {
-		s.mu.Lock()
-		refused := s.fits(tenant, n)
-		if refused == nil {
-			s.add(tenant, n)
-			s.free -= n
-		}
-		changed, wait := s.changed, s.o.FullWait
-		s.mu.Unlock()
-		if refused == nil {
-			return nil
-		}
-		if wait <= 0 || refused.After == 0 {
-			return refused
-		}
-		if timer == nil {
-			timer = time.NewTimer(wait)
-			defer timer.Stop()
-		}
 		select {
 		case <-changed:
 		case <-timer.C:
@@ -99,7 +89,21 @@ func (s *Space) reserve(ctx context.Context, tenant string, n int64) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		if refused, changed, _ = s.tryReserve(tenant, n); refused == nil {
+			return nil
+		}
 	}
+}
+
+// tryReserve takes n bytes or says why not, and what to wait for.
+func (s *Space) tryReserve(tenant string, n int64) (refused *RefusedError, changed <-chan struct{}, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused = s.fits(tenant, n); refused == nil {
+		s.add(tenant, n)
+		s.free -= n
+	}
+	return refused, s.changed, s.o.FullWait
 }
 
 // fits says why n bytes do not fit.
