@@ -120,13 +120,14 @@ func parseBlockHeader(b []byte) (h blockHeader, err error) {
 
 // blockEncoder builds blocks in a buffer that it reuses.
 type blockEncoder struct {
-	zstd *zstd.Encoder // nil: CodecNone
-	raw  []byte
-	out  []byte
+	codec Codec
+	zstd  *zstd.Encoder // nil: CodecNone
+	raw   []byte
+	out   []byte
 }
 
 func newBlockEncoder(codec Codec) (*blockEncoder, error) {
-	e := &blockEncoder{}
+	e := &blockEncoder{codec: codec}
 	if codec == CodecZstd {
 		enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 		if err != nil {

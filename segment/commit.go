@@ -103,9 +103,10 @@ func (l *Lane) commit(batch []*pending) {
 // appendSynced appends one block and makes it as durable as promised.
 func (l *Lane) appendSynced(frames []storedFrame) error {
 	l.mu.Lock()
-	before, ack := l.in, l.settings.Ack
+	before, ack, size := l.in, l.settings.Ack, l.settings.SegmentSizeBytes
 	l.mu.Unlock()
-	if err := l.active.append(frames, before); err != nil {
+	l.active.lend(&l.buffers, size) // now, not earlier: an idle lane needs none
+	if err := l.active.append(l.enc, frames, before); err != nil {
 		return err
 	}
 	if ack == AckOS {
@@ -203,6 +204,14 @@ func (l *Lane) writable() error {
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
+	codec := l.settings.Codec
+	l.mu.Unlock()
+	if l.enc == nil || l.enc.codec != codec {
+		if l.enc, err = newBlockEncoder(codec); err != nil {
+			return err
+		}
+	}
 	l.active = w
 	l.mu.Lock()
 	l.segs = append(l.segs, &segInfo{seq: w.hdr.Seq, end: w.written, open: true, counted: true, size: map[string]int64{"": w.written}})
@@ -233,10 +242,9 @@ func (l *Lane) create() (*writer, error) {
 	l.mu.Lock()
 	seq := l.cur.NextSeq
 	l.cur.NextSeq++
-	codec := l.settings.Codec
 	l.mu.Unlock()
 	hdr := Header{Birth: Birth{l.o.Owner, l.o.ID, seq}, Created: time.Now().UTC(), salt: newSalt()}
-	w, err := createSegment(l.o.FS, l.dir, hdr, codec, l.trace(seq))
+	w, err := createSegment(l.o.FS, l.dir, hdr, l.trace(seq))
 	if err != nil {
 		return nil, fmt.Errorf("create segment %s: %w", seq, err)
 	}

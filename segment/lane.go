@@ -116,8 +116,11 @@ type Lane struct {
 	keepWake   chan struct{}
 	stopKeeper chan struct{}
 
+	buffers logBuffers
+
 	// The committer's alone.
 	active *writer
+	enc    *blockEncoder
 	frames []storedFrame
 	since  time.Time // of the first frame in active; under mu
 }

@@ -36,21 +36,17 @@ type writer struct {
 	last    Entry
 	frames  uint32
 	sum     uint32
-	enc     *blockEncoder
+	buffers *logBuffers                 // nil: the log has its own
 	observe func(written, synced int64) // nil, or told after each library call (crash images)
 }
 
 // createSegment makes the directory of a new segment, its log and its header, all of it durable.
-func createSegment(fs vfs.FS, laneDir string, hdr Header, codec Codec, observe func(written, synced int64)) (*writer, error) {
-	enc, err := newBlockEncoder(codec)
-	if err != nil {
-		return nil, err
-	}
-	w := &writer{hdr: hdr, dir: filepath.Join(laneDir, hdr.Seq.String()), enc: enc, observe: observe}
+func createSegment(fs vfs.FS, laneDir string, hdr Header, observe func(written, synced int64)) (*writer, error) {
+	w := &writer{hdr: hdr, dir: filepath.Join(laneDir, hdr.Seq.String()), observe: observe}
 	if err := fs.Mkdir(w.dir, dirPerm); err != nil {
 		return nil, fmt.Errorf("create segment directory: %w", err)
 	}
-	err = w.open(fs)
+	err := w.open(fs)
 	if err == nil {
 		err = w.begin()
 	}
@@ -101,13 +97,21 @@ func (w *writer) begin() error {
 	return w.sync()
 }
 
+// lend gives the log buffers for a segment of sizeBytes; they go back when the log is closed.
+func (w *writer) lend(b *logBuffers, sizeBytes int64) {
+	if w.buffers == nil {
+		w.buffers = b
+		b.lend(w.log, sizeBytes+bufferSlackBytes)
+	}
+}
+
 // append writes one block of data frames, which it numbers. before is what has entered the lane before them.
-func (w *writer) append(frames []storedFrame, before Totals) error {
+func (w *writer) append(enc *blockEncoder, frames []storedFrame, before Totals) error {
 	for i := range frames {
 		frames[i].salt = w.hdr.salt
 		frames[i].entry = w.last + Entry(i) + 1
 	}
-	block, sum := w.enc.encode(blockHeader{salt: w.hdr.salt, before: &before}, frames, w.sum)
+	block, sum := enc.encode(blockHeader{salt: w.hdr.salt, before: &before}, frames, w.sum)
 	if err := w.write(block); err != nil {
 		return err
 	}
@@ -176,6 +180,9 @@ func (w *writer) closeLog() {
 	}
 	if err := w.log.Close(); err != nil && !errors.Is(err, wal.ErrClosed) {
 		_ = w.log.Close()
+	}
+	if w.buffers != nil {
+		w.buffers.takeBack(w.log)
 	}
 	w.log = nil
 }
