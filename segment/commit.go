@@ -200,17 +200,19 @@ func (l *Lane) writable() error {
 	if l.active != nil {
 		return nil
 	}
-	w, err := l.takeSpare()
-	if err != nil {
-		return err
-	}
 	l.mu.Lock()
 	codec := l.settings.Codec
 	l.mu.Unlock()
 	if l.enc == nil || l.enc.codec != codec {
-		if l.enc, err = newBlockEncoder(codec); err != nil {
+		enc, err := newBlockEncoder(codec)
+		if err != nil {
 			return err
 		}
+		l.enc = enc
+	}
+	w, err := l.takeSpare()
+	if err != nil {
+		return err
 	}
 	l.active = w
 	l.mu.Lock()

@@ -36,7 +36,7 @@ type DrainOptions struct {
 }
 
 const (
-	// maxRetryAfter caps the delay that a destination may ask for.
+	// maxRetryAfter caps the delay that a destination may ask for; it asks again then.
 	maxRetryAfter = 5 * time.Minute
 	// readRetry is the delay after the source failed.
 	readRetry = time.Second
@@ -215,8 +215,10 @@ func (d *Drain) settle(a *attempt, out Outcome) {
 	switch out.Verdict {
 	case Delivered:
 		a.delivered(out.Rejected)
-		if out.Rejected > 0 || out.Err != nil {
+		if out.Rejected > 0 {
 			d.log.Warn("partial", "destination took a request in part", zap.Uint64("rejected", out.Rejected), zap.Error(out.Err))
+		} else if out.Err != nil {
+			d.log.Warn("warning", "destination took a request with a warning", zap.Error(out.Err))
 		}
 		a.group.failures, a.group.notBefore = 0, time.Time{}
 	case Refused, TooLarge:

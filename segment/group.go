@@ -73,6 +73,9 @@ func (w *window) free(n int) {
 	wake(w.freed)
 }
 
+// maxRequestFrames bounds the frames of a request, so that their ids fit into a header line.
+const maxRequestFrames = 512
+
 // groupKey says which frames may share a request, and wait for each other's retries.
 type groupKey struct {
 	tenant string
@@ -210,7 +213,7 @@ func (g *group) take(now time.Time, lim *Limits) *attempt {
 	n, size := 0, 0
 	for _, s := range g.ready {
 		alone := s.frame.Flags&FlagInvalidUTF8 != 0
-		if n > 0 && (alone || size+len(s.frame.Body) > lim.MaxRequestBytes) {
+		if n > 0 && (alone || n >= maxRequestFrames || size+len(s.frame.Body) > lim.MaxRequestBytes) {
 			break
 		}
 		n++

@@ -42,6 +42,7 @@ func OpenLane(o LaneOptions) (*Lane, error) {
 		l.logger().Warn("no segment to append to; draining only until there is", zap.Error(err))
 		l.trouble = err
 	}
+	o.Space.whenRefused(func() { wake(l.commitWake) })
 	l.done.Add(2)
 	go l.commitLoop()
 	go l.keepLoop()

@@ -32,6 +32,8 @@ type Space struct {
 	free    int64 // free bytes of the volume, less what was reserved since it was asked
 	freeAt  time.Time
 	low     bool // the floor was reached at the last look
+	refused time.Time
+	lanes   []func() // told when space is refused
 }
 
 const (
@@ -102,6 +104,11 @@ func (s *Space) tryReserve(tenant string, n int64) (refused *RefusedError, chang
 	if refused = s.fits(tenant, n); refused == nil {
 		s.add(tenant, n)
 		s.free -= n
+	} else if refused.After > 0 {
+		s.refused = time.Now()
+		for _, wake := range s.lanes {
+			wake()
+		}
 	}
 	return refused, s.changed, s.o.FullWait
 }
@@ -224,11 +231,21 @@ func (s *Space) wake() {
 	s.changed = make(chan struct{})
 }
 
-// pressed reports whether requests are being refused or would soon be, so that lanes give back what they can.
+// whenRefused has a lane told when space is refused, so that it gives back what it can. wake must not block.
+func (s *Space) whenRefused(wake func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lanes = append(s.lanes, wake)
+}
+
+// pressedFor is how long a refusal counts as pressure.
+const pressedFor = 5 * time.Second
+
+// pressed reports whether requests are being refused or would soon be.
 func (s *Space) pressed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.used > s.o.MaxBytes-s.o.MaxBytes/4 || s.low
+	return s.used > s.o.MaxBytes-s.o.MaxBytes/4 || s.low || !s.refused.IsZero() && time.Since(s.refused) < pressedFor
 }
 
 // refusal is what a failed write means to a client.
