@@ -1,0 +1,155 @@
+package config
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"ingest-agent/segment"
+)
+
+// maxFileBytes bounds each file that is read: the configuration, certificates, tokens.
+const maxFileBytes = 4 << 20
+
+// readFile reads a small regular file. It does not wait on a pipe or a device.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readBounded(f, path)
+}
+
+func readBounded(r io.Reader, path string) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxFileBytes+1))
+	if err == nil && len(data) > maxFileBytes {
+		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %s", Size(maxFileBytes))}
+	}
+	return data, err
+}
+
+// reason is the cause of a file error without the path, which may come from the environment.
+func reason(err error) string {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		return pathError.Err.Error()
+	}
+	return err.Error()
+}
+
+// checkDir refuses what exists and is no directory. What does not exist is made by the part that owns it.
+func checkDir(path string) (what, allowed string) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", ""
+	case err != nil:
+		return "cannot be used: " + reason(err), "want a directory"
+	case !info.IsDir():
+		return "is no directory", "want a directory, or a name that is free"
+	}
+	return "", ""
+}
+
+func checkFile(path string) (what, allowed string) {
+	if _, err := readFile(path); err != nil {
+		return "cannot be read: " + reason(err), "want a file that the agent may read"
+	}
+	return "", ""
+}
+
+func checkCAFile(path string) (what, allowed string) {
+	data, err := readFile(path)
+	if err != nil {
+		return "cannot be read: " + reason(err), "want a file that the agent may read"
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(data) {
+		return "holds no certificate", "want certificates in PEM"
+	}
+	return "", ""
+}
+
+func checkTokenFile(path string) (what, allowed string) {
+	data, err := readFile(path)
+	if err != nil {
+		return "cannot be read: " + reason(err), "want a file that the agent may read"
+	}
+	if token := strings.TrimSpace(string(data)); !isToken(token) {
+		return "holds no token", "want one line of printable ASCII without spaces"
+	}
+	return "", ""
+}
+
+func checkTokensFile(path string) (what, allowed string) {
+	if _, err := ReadTokens(path); err != nil {
+		return err.Error(), "want lines such as TOKEN: tenant"
+	}
+	return "", ""
+}
+
+// isToken reports whether text can be a bearer token in a header.
+func isToken(text string) bool { return nodeName.MatchString(text) }
+
+// ReadTokens reads auth.tokens_file: a YAML map of bearer token to tenant. Its errors name lines and never a token.
+func ReadTokens(path string) (map[string]string, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read tokens: %s", reason(err))
+	}
+	var root yaml.Node
+	if err := yaml.NewDecoder(bytes.NewReader(data)).Decode(&root); err != nil || len(root.Content) != 1 {
+		return nil, errors.New("read tokens: not one YAML map")
+	}
+	top := root.Content[0]
+	if top.Kind != yaml.MappingNode {
+		return nil, errors.New("read tokens: not one YAML map")
+	}
+	tokens := make(map[string]string, len(top.Content)/2)
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		token, tenant := top.Content[i], top.Content[i+1]
+		_, twice := tokens[token.Value]
+		badTenant, _ := checkText("tenant", tenant.Value)
+		switch {
+		case token.Kind != yaml.ScalarNode || !isToken(token.Value):
+			return nil, fmt.Errorf("read tokens: line %d: the token is not printable ASCII without spaces", token.Line)
+		case twice:
+			return nil, fmt.Errorf("read tokens: line %d: a token is there twice", token.Line)
+		case tenant.Kind != yaml.ScalarNode || isNull(tenant) || badTenant != "":
+			return nil, fmt.Errorf("read tokens: line %d: the tenant is no name of 1 to %d bytes", tenant.Line, segment.MaxTenantBytes)
+		}
+		tokens[token.Value] = tenant.Value
+	}
+	return tokens, nil
+}
+
+// checkPair checks that certificate and key are there together, parse and belong together. key is the dotted path of tls.
+func (l *loader) checkPair(key, certFile, keyFile string) {
+	certKey, keyKey := join(key, "cert_file"), join(key, "key_file")
+	switch {
+	case l.bad[certKey] || l.bad[keyKey] || certFile == "" && keyFile == "":
+	case keyFile == "":
+		l.fail(certKey, "is set without key_file", "set both or none")
+	case certFile == "":
+		l.fail(keyKey, "is set without cert_file", "set both or none")
+	default:
+		if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
+			l.fail(certKey, "cannot be used with key_file: "+reason(err), "want a certificate and its key, both in PEM")
+		}
+	}
+}
