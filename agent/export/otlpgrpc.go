@@ -1,0 +1,230 @@
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	_ "ingest-agent/agent/receiver/grpczip" // registers gzip and zstd
+	"ingest-agent/segment"
+)
+
+const (
+	// minReconnectDelay and maxReconnectDelay replace grpc's second and two minutes: the caller paces its attempts itself,
+	// and must not find a destination that is back still taken for down.
+	minReconnectDelay = 100 * time.Millisecond
+	maxReconnectDelay = 5 * time.Second
+
+	// keepaliveAfter is the shortest interval that a server tolerates by default. A connection that went dead is noticed
+	// by it, not by the request timeouts, which end the request only.
+	keepaliveAfter   = 5 * time.Minute
+	keepaliveTimeout = 20 * time.Second
+)
+
+// exportMethods are the OTLP services' methods by signal.
+var exportMethods = [segment.NumSignals]string{
+	"/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+	"/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+	"/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+}
+
+// retryableGRPC are the codes that OTLP retries always (OTLP specification, "Failures" of OTLP/gRPC).
+func retryableGRPC() []codes.Code {
+	return []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Aborted, codes.OutOfRange, codes.Unavailable, codes.DataLoss}
+}
+
+// grpcSink delivers over OTLP/gRPC.
+type grpcSink struct {
+	conn     *grpc.ClientConn
+	endpoint string
+	headers  metadata.MD
+	timeout  time.Duration
+	retry    []codes.Code
+	frameIDs bool
+	options  []grpc.CallOption
+}
+
+func newGRPCSink(o Options) (*grpcSink, error) {
+	if err := o.checkWire(); err != nil {
+		return nil, err
+	}
+	if host, port, err := net.SplitHostPort(o.Endpoint); err != nil || host == "" || port == "" || strings.Contains(o.Endpoint, "/") {
+		return nil, errors.New("endpoint: want host:port without a scheme")
+	}
+	s := &grpcSink{endpoint: o.Endpoint, timeout: o.Timeout, frameIDs: o.FrameIDs, retry: retryableGRPC()}
+	var err error
+	if s.headers, err = requestMetadata(o.Headers); err != nil {
+		return nil, err
+	}
+	for _, code := range o.RetryCodes {
+		if code <= int(codes.OK) || code > int(codes.Unauthenticated) {
+			return nil, fmt.Errorf("retry_codes: %d is not a gRPC code from 1 to 16", code)
+		}
+		s.retry = append(s.retry, codes.Code(code))
+	}
+	compressed := o.Compression == CompressionGzip || o.Compression == CompressionZstd
+	s.options = []grpc.CallOption{grpc.ForceCodecV2(rawCodec{copyBodies: !compressed})}
+	if compressed {
+		s.options = append(s.options, grpc.UseCompressor(string(o.Compression)))
+	}
+	creds := insecure.NewCredentials()
+	if !o.TLS.Insecure {
+		c, err := clientTLS(o.TLS)
+		if err != nil {
+			return nil, err
+		}
+		creds = credentials.NewTLS(c)
+	}
+	reconnect := backoff.DefaultConfig
+	reconnect.BaseDelay, reconnect.MaxDelay = minReconnectDelay, maxReconnectDelay
+	s.conn, err = grpc.NewClient(o.Endpoint,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithUserAgent(o.UserAgent),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(), // it could bring a retry policy
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: dialTimeout}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout}))
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return s, nil
+}
+
+func requestMetadata(headers map[string]string) (metadata.MD, error) {
+	md := metadata.MD{}
+	for name, value := range headers {
+		key := strings.ToLower(name)
+		switch {
+		case !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value):
+			return nil, fmt.Errorf("headers: %q is not a valid name, or its value has a forbidden character", name)
+		case strings.HasPrefix(key, "grpc-") || key == "content-type" || key == "user-agent" || key == "te" ||
+			key == "host" || key == FrameIDsHeader:
+			return nil, fmt.Errorf("headers: %s is set by the agent", name)
+		}
+		md.Set(key, value)
+	}
+	return md, nil
+}
+
+// Deliver implements segment.Sink with one call.
+func (s *grpcSink) Deliver(ctx context.Context, r *segment.Request) segment.Outcome {
+	if !r.Signal.Valid() {
+		return refused(fmt.Errorf("send request: %v is not a signal", r.Signal))
+	}
+	md := s.headers
+	if s.frameIDs {
+		ids, tooLarge := frameIDs(r)
+		if tooLarge != nil {
+			return *tooLarge
+		}
+		md = md.Copy()
+		md.Set(FrameIDsHeader, ids)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
+	defer cancel()
+	var answer []byte
+	err := s.conn.Invoke(metadata.NewOutgoingContext(ctx, md), exportMethods[r.Signal.Index()], r, &answer, s.options...)
+	if err == nil {
+		return delivered(r, contentProtobuf, answer)
+	}
+	if ctx.Err() != nil {
+		return retry(fmt.Errorf("send request to %s: %w", s.endpoint, context.Cause(ctx)))
+	}
+	return s.judge(err)
+}
+
+// judge turns an error into an outcome. RESOURCE_EXHAUSTED can recover only if the destination says when
+// (OTLP specification, "Failures"); without that, servers use it for a message over their size limit.
+func (s *grpcSink) judge(err error) segment.Outcome {
+	st := status.Convert(err)
+	why := fmt.Errorf("destination answered gRPC %v: %s", st.Code(), clean(st.Message()))
+	delay, hasDelay := retryInfo(st)
+	switch {
+	case slices.Contains(s.retry, st.Code()), st.Code() == codes.ResourceExhausted && hasDelay:
+		out := retry(why)
+		out.RetryAfter = delay
+		return out
+	case st.Code() == codes.ResourceExhausted && saysTooLarge(st.Message()):
+		return segment.Outcome{Verdict: segment.TooLarge, Err: why}
+	}
+	return refused(why)
+}
+
+// saysTooLarge knows the words of the Go, Java and C++ servers. There is no code for it: without this, a merged request
+// over a server's limit would be refused in whole.
+func saysTooLarge(message string) bool {
+	message = strings.ToLower(message)
+	return strings.Contains(message, "larger than max") || strings.Contains(message, "exceeds maximum size")
+}
+
+func retryInfo(st *status.Status) (time.Duration, bool) {
+	for _, detail := range st.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return min(max(info.GetRetryDelay().AsDuration(), 0), MaxRetryAfter), true
+		}
+	}
+	return 0, false
+}
+
+// Close closes the connection.
+func (s *grpcSink) Close() error {
+	if err := s.conn.Close(); err != nil {
+		return fmt.Errorf("close connection: %w", err)
+	}
+	return nil
+}
+
+// rawCodec sends the frames' bodies as they are and hands out the answer's bytes.
+type rawCodec struct {
+	// copyBodies is needed unless the transport compresses: it may hold on to what it sends after a call has ended.
+	copyBodies bool
+}
+
+var _ encoding.CodecV2 = rawCodec{}
+
+// Marshal takes a *segment.Request.
+func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	r, ok := v.(*segment.Request)
+	if !ok {
+		return nil, fmt.Errorf("encode %T: not a request", v)
+	}
+	buffers := make(mem.BufferSlice, 0, len(r.Frames))
+	for i := range r.Frames {
+		if c.copyBodies {
+			buffers = append(buffers, mem.Copy(r.Frames[i].Body, mem.DefaultBufferPool()))
+		} else {
+			buffers = append(buffers, mem.SliceBuffer(r.Frames[i].Body))
+		}
+	}
+	return buffers, nil
+}
+
+// Unmarshal takes a *[]byte.
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	answer, ok := v.(*[]byte)
+	if !ok {
+		return fmt.Errorf("decode into %T: not bytes", v)
+	}
+	*answer = data.Materialize()
+	return nil
+}
+
+// Name is that of the content: the bytes are protobuf.
+func (rawCodec) Name() string { return "proto" }
