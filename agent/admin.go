@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+
+	"ingest-agent/segment"
+)
+
+const (
+	adminHeaderTimeout  = 5 * time.Second
+	adminTimeout        = 30 * time.Second
+	maxAdminHeaderBytes = 16 << 10
+)
+
+// admin serves /livez, /readyz, /metrics and /api/v1/state.
+type admin struct {
+	a       *Agent
+	addr    string
+	server  *http.Server
+	serving atomic.Bool   // receivers are open
+	done    chan struct{} // the server has ended
+}
+
+func startAdmin(a *Agent) (*admin, error) {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", a.cfg.Admin.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("listen for admin: %w", err)
+	}
+	s := &admin{a: a, addr: l.Addr().String(), done: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /api/v1/state", s.state)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(a.log)}))
+	s.server = &http.Server{
+		Handler: mux, ReadHeaderTimeout: adminHeaderTimeout, ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
+		MaxHeaderBytes: maxAdminHeaderBytes, ErrorLog: zap.NewStdLog(a.log),
+	}
+	go func() {
+		defer close(s.done)
+		if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			a.log.Error("admin endpoint ended", zap.Error(err))
+		}
+	}()
+	return s, nil
+}
+
+func (s *admin) stop(ctx context.Context) error {
+	err := s.server.Shutdown(ctx)
+	if err != nil {
+		_ = s.server.Close() // cuts what is left; the error is that of ctx
+		err = fmt.Errorf("stop admin endpoint: %w", err)
+	}
+	<-s.done
+	return err
+}
+
+func writeText(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintln(w, text) // the client went away
+}
+
+// readyz answers 200 only if a request would now be made durable.
+func (s *admin) readyz(w http.ResponseWriter, _ *http.Request) {
+	if !s.serving.Load() {
+		writeText(w, http.StatusServiceUnavailable, "starting")
+		return
+	}
+	err := s.a.ready()
+	if err == nil {
+		writeText(w, http.StatusOK, "ok")
+		return
+	}
+	if r, ok := errors.AsType[*segment.RefusedError](err); ok {
+		writeText(w, http.StatusServiceUnavailable, string(r.Reason))
+		return
+	}
+	writeText(w, http.StatusServiceUnavailable, "not ready")
+}
+
+// State is the answer of /api/v1/state.
+type State struct {
+	Version string               `json:"version"`
+	Node    string               `json:"node"`
+	Owner   segment.OwnerID      `json:"owner"`
+	Started time.Time            `json:"started"`
+	Ready   bool                 `json:"ready"`
+	Cause   string               `json:"cause,omitempty"` // why it is not ready
+	Space   SpaceState           `json:"space"`
+	Lanes   map[string]LaneState `json:"lanes"`
+	// Orphans are lanes whose destination is not configured: their backlog stays.
+	Orphans []segment.LaneID `json:"orphans,omitempty"`
+}
+
+// SpaceState says how much of wal.max_bytes is in use.
+type SpaceState struct {
+	UsedBytes int64 `json:"used_bytes"`
+	MaxBytes  int64 `json:"max_bytes"`
+}
+
+// LaneState is a lane with what is pending in it.
+type LaneState struct {
+	segment.Stats
+	Pending segment.Totals `json:"pending"`
+}
+
+// State returns the agent's state at this moment.
+func (a *Agent) State() State {
+	st := State{
+		Version: a.o.Version, Node: a.cfg.Node, Owner: a.owner, Started: a.start, Ready: true,
+		Space: SpaceState{a.space.Used(), int64(a.cfg.WAL.MaxBytes)},
+		Lanes: map[string]LaneState{}, Orphans: a.lanes.orphan,
+	}
+	if err := a.ready(); err != nil {
+		st.Ready, st.Cause = false, err.Error()
+	}
+	for _, l := range a.lanes.all {
+		s := l.Stats()
+		st.Lanes[l.ID().String()] = LaneState{s, s.Pending()}
+	}
+	return st
+}
+
+func (s *admin) state(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(s.a.State()); err != nil {
+		s.a.log.Debug("state not written", zap.Error(err))
+	}
+}

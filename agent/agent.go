@@ -1,0 +1,242 @@
+// Package agent is the node agent: it wires receivers, lanes, drains and sinks together, starts and stops them in order, and
+// serves the admin endpoint.
+//
+// Guarantees: a start checks everything that can be checked before it opens a data file; its time and memory do not depend
+// on the backlog. A stop ends within shutdown.timeout, in order: not ready, listeners closed and requests in hand answered,
+// lanes drained while time allows, sealed, cursors saved. Every goroutine is joined. What is left is named in one log line and
+// delivered by the next start.
+//
+// Assumes that one process uses a data directory at a time, which its lock file enforces. Commit points are those of package
+// segment; this package persists nothing of its own.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"go.uber.org/zap"
+
+	"ingest-agent/agent/config"
+	"ingest-agent/agent/export"
+	"ingest-agent/agent/receiver"
+	"ingest-agent/segment"
+	"ingest-agent/segment/vfs"
+)
+
+// Options are what an agent is built from.
+type Options struct {
+	Config  config.Config
+	Log     *zap.Logger
+	Version string
+}
+
+// Layout is where things are in a data directory.
+type Layout struct {
+	Lock, Lanes, Quarantine, Dead string
+}
+
+// LayoutOf returns the layout of a data directory.
+func LayoutOf(dataDir string) Layout {
+	return Layout{
+		Lock:       filepath.Join(dataDir, "lock"),
+		Lanes:      filepath.Join(dataDir, "lanes"),
+		Quarantine: filepath.Join(dataDir, "quarantine"),
+		Dead:       filepath.Join(dataDir, "dead"),
+	}
+}
+
+// Agent is a running agent.
+type Agent struct {
+	o     Options
+	cfg   config.Config
+	log   *zap.Logger
+	owner segment.OwnerID
+	start time.Time
+
+	lock       io.Closer
+	space      *segment.Space
+	quarantine *segment.Quarantine
+	dead       *export.DeadLetters
+	dests      map[string]*destination
+	lanes      *laneSet
+	receiver   *receiver.Receiver
+	admin      *admin
+	metrics    *metrics
+
+	addrs    Addrs
+	stopping atomic.Bool
+	drains   sync.WaitGroup
+	endDrain context.CancelFunc
+}
+
+// Addrs are the addresses that the agent listens on.
+type Addrs struct {
+	GRPC, HTTP, Admin string
+}
+
+// Start starts an agent. On an error everything that was opened is closed again.
+func Start(o Options) (a *Agent, err error) {
+	a = &Agent{o: o, cfg: o.Config, log: o.Log, owner: segment.OwnerID(ulid.Make()), start: time.Now()}
+	if err := checkBuilt(&a.cfg); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.release(context.Background()))
+		}
+	}()
+	if err := a.openData(); err != nil {
+		return nil, err
+	}
+	if a.dests, err = openDestinations(&a.cfg, o.Version); err != nil {
+		return nil, err
+	}
+	a.metrics = newMetrics(a)
+	if a.lanes, err = openLanes(a); err != nil {
+		return nil, err
+	}
+	a.startDrains()
+	if err := a.listen(); err != nil {
+		return nil, err
+	}
+	a.sayStarted()
+	return a, nil
+}
+
+// checkBuilt refuses promises that this version cannot keep.
+func checkBuilt(c *config.Config) error {
+	if c.WAL.Ack == config.AckBucket {
+		return errors.New("start: wal.ack: bucket is not built yet; use disk or os")
+	}
+	return nil
+}
+
+// openData locks the data directory and opens what lies beside the lanes.
+func (a *Agent) openData() (err error) {
+	dir, at := a.cfg.DataDir, LayoutOf(a.cfg.DataDir)
+	if err := vfs.MkdirAll(vfs.OS(), dir, dirPerm); err != nil {
+		return fmt.Errorf("create data directory: %w", err)
+	}
+	if a.lock, err = vfs.Lock(at.Lock); err != nil {
+		if errors.Is(err, vfs.ErrLocked) {
+			return fmt.Errorf("data directory %s is in use by another process; stop it or choose another data_dir: %w", dir, err)
+		}
+		return fmt.Errorf("lock data directory: %w", err)
+	}
+	a.space = segment.NewSpace(spaceOptions(&a.cfg))
+	a.quarantine = segment.NewQuarantine(vfs.OS(), at.Quarantine, segment.DefaultQuarantineBytes)
+	a.dead, err = export.OpenDeadLetters(export.DeadLetterOptions{
+		FS:        vfs.OS(),
+		Directory: at.Dead,
+		MaxBytes:  int64(a.cfg.DeadLetter.MaxBytes),
+		Encode: func(f segment.Frame, cause string) ([]byte, error) {
+			return segment.EncodeObject([]segment.Frame{f}, cause, time.Now())
+		},
+		OnEvict: func(n export.DeadCount) {
+			a.log.Warn("dead letters deleted to make room", zap.String("destination", n.Destination), zap.Uint64("records", n.Records))
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("open dead letters: %w", err)
+	}
+	return nil
+}
+
+const dirPerm = 0o750
+
+func spaceOptions(c *config.Config) segment.SpaceOptions {
+	return segment.SpaceOptions{
+		MaxBytes:     int64(c.WAL.MaxBytes),
+		MinFreeBytes: int64(c.WAL.MinFreeBytes),
+		TenantShare:  c.WAL.TenantShare,
+		FullWait:     c.WAL.FullWait,
+		Free:         func() (uint64, error) { return vfs.FreeBytes(c.DataDir) },
+	}
+}
+
+// startDrains starts one drain for each lane that has a destination.
+func (a *Agent) startDrains() {
+	ctx, cancel := context.WithCancel(context.Background())
+	a.endDrain = cancel
+	for _, l := range a.lanes.all {
+		dest := a.dests[l.ID().Destination]
+		a.drains.Go(func() {
+			src := l.Source()
+			segment.DrainOptions{
+				Source: src, Cursor: l, Sink: dest.current, Limits: dest.limits, Dead: a.dead,
+				Log: a.log.With(zap.Stringer("lane", l.ID())),
+			}.Run(ctx)
+			if err := src.Close(); err != nil {
+				a.log.Warn("source not closed", zap.Stringer("lane", l.ID()), zap.Error(err))
+			}
+		})
+	}
+}
+
+// listen opens the admin endpoint and the receivers.
+func (a *Agent) listen() (err error) {
+	if a.admin, err = startAdmin(a); err != nil {
+		return err
+	}
+	a.receiver, err = receiver.New(receiver.Options{
+		GRPCEndpoint: a.cfg.Receivers.GRPC.Endpoint,
+		HTTPEndpoint: a.cfg.Receivers.HTTP.Endpoint,
+		Settings: receiver.Settings{
+			GRPCMaxRequestSizeBytes: int(a.cfg.Receivers.GRPC.MaxRequestSizeBytes),
+			HTTPMaxRequestSizeBytes: int(a.cfg.Receivers.HTTP.MaxRequestSizeBytes),
+			ReadTimeout:             a.cfg.Receivers.HTTP.ReadTimeout,
+		},
+		Store:    a.lanes,
+		Observer: a.metrics,
+		Ready:    a.ready,
+		Log:      a.log,
+	})
+	if err != nil {
+		return err
+	}
+	addrs, err := a.receiver.Start()
+	if err != nil {
+		a.receiver = nil
+		return err
+	}
+	if addrs.GRPC != nil {
+		a.addrs.GRPC = addrs.GRPC.String()
+	}
+	if addrs.HTTP != nil {
+		a.addrs.HTTP = addrs.HTTP.String()
+	}
+	a.addrs.Admin = a.admin.addr
+	a.admin.serving.Store(true)
+	return nil
+}
+
+// Addrs returns the addresses that the agent listens on.
+func (a *Agent) Addrs() Addrs { return a.addrs }
+
+func (a *Agent) sayStarted() {
+	for _, key := range config.Unbuilt(a.cfg) {
+		a.log.Warn("configuration key has no effect yet", zap.String("key", key))
+	}
+	pending := a.lanes.pending()
+	a.log.Info("started", zap.String("version", a.o.Version), zap.Stringer("owner", a.owner), zap.String("grpc", a.addrs.GRPC),
+		zap.String("http", a.addrs.HTTP), zap.String("admin", a.addrs.Admin), zap.String("data_dir", a.cfg.DataDir),
+		zap.Uint64("pending_records", pending.Records.Sum()), zap.Duration("took", time.Since(a.start)))
+}
+
+// ready returns nil if a request would now be made durable, else why not.
+func (a *Agent) ready() error {
+	if a.stopping.Load() {
+		return &segment.RefusedError{Reason: segment.RefusedStopping}
+	}
+	return a.lanes.check()
+}
+
+// Fatal yields an error when a listener fails. The agent should then be stopped.
+func (a *Agent) Fatal() <-chan error { return a.receiver.Fatal() }
