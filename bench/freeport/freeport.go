@@ -1,0 +1,57 @@
+// Package freeport finds loopback addresses for servers that are stopped and started again on the same port.
+//
+// Such a port must not be one that the kernel gives to outgoing connections: while the server is down, a client could be
+// given it, or even connect to itself. So the ports come from below the kernel's range for outgoing connections. It
+// assumes that nobody else takes a port in the moment between Pick and the server's own listen.
+package freeport
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+)
+
+const (
+	lowest         = 10000 // below live the services of a machine
+	defaultHighest = 32768 // Linux's own start of the range for outgoing connections
+	tries          = 1000
+)
+
+// Pick returns n different addresses 127.0.0.1:port that nobody listens on.
+func Pick(n int) ([]string, error) {
+	highest := outgoingStart()
+	var held []net.Listener
+	defer func() {
+		for _, l := range held {
+			_ = l.Close() // nothing was accepted on it
+		}
+	}()
+	var addresses []string
+	for range tries {
+		if len(addresses) == n {
+			return addresses, nil
+		}
+		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(highest-lowest)))
+		if err != nil {
+			continue // taken
+		}
+		held = append(held, l) // until all are found, so that they differ
+		addresses = append(addresses, l.Addr().String())
+	}
+	return nil, errors.New("find free ports: too many are taken")
+}
+
+// outgoingStart is the first port that the kernel gives to outgoing connections.
+func outgoingStart() int {
+	var low, high int
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		return defaultHighest
+	}
+	if _, err := fmt.Sscan(string(text), &low, &high); err != nil || low <= lowest+tries {
+		return defaultHighest
+	}
+	return low
+}
