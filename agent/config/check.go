@@ -203,8 +203,8 @@ func resolve(path string) string {
 	}
 	rest := ""
 	for {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			return filepath.Join(real, rest)
+		if found, err := filepath.EvalSymlinks(path); err == nil {
+			return filepath.Join(found, rest)
 		}
 		parent := filepath.Dir(path)
 		if parent == path {

@@ -109,8 +109,8 @@ func TestListingOfDefaultsMeansDefaults(t *testing.T) {
 
 // allKeys lists the names of all keys of a section and those below it.
 func allKeys(t reflect.Type) (keys []string) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
+		f := f
 		if f.Tag.Get("key") == "" {
 			continue
 		}
@@ -130,8 +130,8 @@ func allKeys(t reflect.Type) (keys []string) {
 func TestEveryFieldHasAGoodTag(t *testing.T) {
 	var walk func(path string, s reflect.Type)
 	walk = func(path string, s reflect.Type) {
-		for i := range s.NumField() {
-			f := s.Field(i)
+		for f := range s.Fields() {
+			f := f
 			if !f.IsExported() {
 				continue
 			}

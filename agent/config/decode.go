@@ -81,8 +81,8 @@ func (l *loader) note(key string, line int) {
 func (l *loader) section(v reflect.Value, node *yaml.Node, key string) {
 	t := v.Type()
 	var names []string
-	for i := range t.NumField() {
-		if name := t.Field(i).Tag.Get("key"); name != "" {
+	for field := range t.Fields() {
+		if name := field.Tag.Get("key"); name != "" {
 			names = append(names, name)
 		}
 	}
@@ -151,7 +151,7 @@ func (l *loader) enter(node *yaml.Node, key string) *yaml.Node {
 
 // value fills one field, whatever its type.
 func (l *loader) value(v reflect.Value, node *yaml.Node, key string, tag reflect.StructTag) {
-	_, isPrefix := v.Interface().(netip.Prefix)
+	_, isPrefix := reflect.TypeAssert[netip.Prefix](v)
 	switch {
 	case v.Kind() == reflect.Map:
 		l.entries(v, node, key, tag)
@@ -259,7 +259,7 @@ func (l *loader) scalar(v reflect.Value, node *yaml.Node, key string, tag reflec
 
 // text parses and checks one value. A value that came from the environment is not repeated in a problem.
 func (l *loader) text(v reflect.Value, text, key string, tag reflect.StructTag, expanded bool) {
-	_, secret := v.Interface().(Secret)
+	_, secret := reflect.TypeAssert[Secret](v)
 	l.hidden[key] = secret || expanded
 	shown := l.show(key, text)
 	parsed := reflect.New(v.Type()).Elem()

@@ -47,7 +47,7 @@ func (p printer) section(v reflect.Value, first, indent string) {
 			continue
 		}
 		if indent == "" {
-			p.w.WriteByte('\n')
+			_ = p.w.WriteByte('\n') // the writer keeps its first error, which Flush returns
 		}
 		p.field(v.Field(i), lead+name+":", indent, f.Tag)
 		lead = indent

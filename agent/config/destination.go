@@ -34,7 +34,7 @@ func ParseDestination(text string) (name string, d Destination, err error) {
 		return "", Destination{}, fmt.Errorf("the type is not known")
 	}
 	if endpoint == "" {
-		return "", Destination{}, fmt.Errorf("nothing follows %s:", scheme)
+		return "", Destination{}, fmt.Errorf("nothing follows %q", scheme+":")
 	}
 	d.Endpoint = endpoint
 	return name, d, nil

@@ -46,8 +46,7 @@ func readBounded(r io.Reader, path string) ([]byte, error) {
 
 // reason is the cause of a file error without the path, which may come from the environment.
 func reason(err error) string {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err.Error()
 	}
 	return err.Error()

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -24,7 +25,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		problems, ok := err.(Problems)
+		problems, ok := errors.AsType[Problems](err)
 		if !ok || len(problems) == 0 || len(problems) > maxProblems {
 			t.Fatalf("got %v, want problems", err)
 		}

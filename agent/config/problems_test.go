@@ -264,7 +264,8 @@ func TestValuesFromTheEnvironmentAreNotShown(t *testing.T) {
 	if strings.Contains(err.Error(), "hush") {
 		t.Errorf("a value is shown:\n%v", err)
 	}
-	if got := len(err.(Problems)); got != 12 {
+	problems, _ := errors.AsType[Problems](err)
+	if got := len(problems); got != 12 {
 		t.Errorf("got %d problems, want 12:\n%v", got, err)
 	}
 }

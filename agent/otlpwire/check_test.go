@@ -123,7 +123,7 @@ func handmadeWire() []handmadeCase {
 		{name: "length over the message in two bytes", signal: l,
 			body: slices.Concat(msg(1, []byte{0x1a, 0x82, 0, 'a'}), str(9, "abc")), fault: badLength},
 		{name: "varint field ends with message", signal: l,
-			body: slices.Concat(msg(1, []byte{9<<3 | 0}), str(9, "abc")), fault: badUnknown},
+			body: slices.Concat(msg(1, []byte{9 << 3}), str(9, "abc")), fault: badUnknown},
 		{name: "known varint ends with message", signal: l,
 			body: slices.Concat(inRecord(l, []byte{2 << 3}), str(9, "abc")), fault: badVarint},
 		{name: "known varint over 64 bits", signal: l, body: inRecord(l, append([]byte{2 << 3}, overflow...)), fault: badVarint},

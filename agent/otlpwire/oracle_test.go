@@ -69,7 +69,7 @@ func addOldScopes(m *descriptorpb.DescriptorProto) {
 	for _, f := range m.Field {
 		if f.GetNumber() == 2 {
 			old := proto.Clone(f).(*descriptorpb.FieldDescriptorProto)
-			old.Name, old.JsonName, old.Number = proto.String("old_scopes"), nil, proto.Int32(oldScopesNumber)
+			old.Name, old.JsonName, old.Number = new("old_scopes"), nil, proto.Int32(oldScopesNumber)
 			m.Field = append(m.Field, old)
 			return
 		}

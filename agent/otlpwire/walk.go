@@ -82,6 +82,8 @@ func (w *walker) records() int {
 //
 // It is one loop with its own stack, not recursion: that is faster, and the stack is the bound on depth. Tags of one byte
 // and values of the expected wire type, which is nearly all of them, take the short way; readTag does the rest.
+//
+//nolint:cyclop // split into functions that are not inlined it is a third slower
 func (w *walker) walk(body []byte, msg messageID) (int, fault) {
 	var stack [maxNesting]frame
 	depth, pos := 0, 0
@@ -92,7 +94,7 @@ func (w *walker) walk(body []byte, msg messageID) (int, fault) {
 				return pos, ""
 			}
 			depth--
-			cur = stack[depth]
+			cur = stack[depth] //nolint:gosec // depth was above 0
 			continue
 		}
 		start, tag := pos, body[pos]
@@ -113,7 +115,7 @@ func (w *walker) walk(body []byte, msg messageID) (int, fault) {
 			}
 			continue
 		}
-		size := 0
+		var size int
 		if pos < cur.end && body[pos] < 0x80 {
 			size = int(body[pos])
 			pos++

@@ -203,12 +203,17 @@ func codingOf(values []string) (coding, error) {
 	return identity, unsupported(http.StatusUnsupportedMediaType, "content encoding must be one of identity, %s", supportedCodings)
 }
 
-// drain reads and drops what is left of the body of a refused request, within its read deadline. A client that waits to be
-// asked for the body is not asked.
-func drain(w http.ResponseWriter, req *http.Request) {
+// drain reads and drops what is left of the body of a refused request. A client that waits to be asked for the body is not
+// asked, and one that was too slow before is not waited for again.
+func drain(w http.ResponseWriter, req *http.Request, refused *refusal) {
 	if req.Header.Get("Expect") != "" {
 		return
 	}
+	if refused.reason == RefusedTimeout {
+		linger(w)
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTimeout)) // fails on a connection that is gone
 	if _, err := io.CopyN(io.Discard, req.Body, drainBytes); !errors.Is(err, io.EOF) {
 		linger(w)
 	}
@@ -224,7 +229,7 @@ func linger(w http.ResponseWriter) {
 // answerError writes refused as a google.rpc.Status in the encoding of the request; where that is unknown, as protobuf,
 // unless the client says that it takes JSON.
 func (h *httpHandler) answerError(w http.ResponseWriter, req *http.Request, refused *refusal) {
-	drain(w, req)
+	drain(w, req, refused)
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout)) // fails on a connection that is gone
 	header := w.Header()
 	if refused.after > 0 {

@@ -53,6 +53,7 @@ const (
 // Time.
 const (
 	headerTimeout = 10 * time.Second // for the headers of an HTTP request, and the handshake of a connection
+	drainTimeout  = 2 * time.Second  // for the rest of a refused HTTP body
 	answerTimeout = 10 * time.Second // for a client to take an HTTP answer
 	idleTimeout   = 2 * time.Minute  // of an HTTP connection between requests
 	// forcedWait is what requests in hand get after their connections were cut.

@@ -15,7 +15,7 @@ func TestPickedPortsDifferAndCanBeListenedOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close() // held to the end: a second one of the same address would fail
+		t.Cleanup(func() { _ = l.Close() }) // held to the end: a second one of the same address would fail
 		if port := l.Addr().(*net.TCPAddr).Port; port >= outgoingStart() {
 			t.Errorf("port %d is one that outgoing connections are given (from %d)", port, outgoingStart())
 		}

@@ -44,7 +44,7 @@ func (a *admin) poll(ctx context.Context, p *process, limit time.Duration, path 
 		}
 		select {
 		case <-p.exited:
-			return fmt.Errorf("ask %s: %w: %v", path, errExited, p.err)
+			return fmt.Errorf("ask %s: %w: %w", path, errExited, p.err)
 		case <-ctx.Done():
 			if err == nil {
 				err = fmt.Errorf("status %d, %q", code, shorten(body))

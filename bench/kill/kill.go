@@ -115,8 +115,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, "logs"), 0o755); err != nil {
 		return nil, fmt.Errorf("start run: %w", err)
 	}
-	err = h.run(ctx)
-	if err = errors.Join(err, h.sink.Down(true)); err != nil {
+	if err := errors.Join(h.run(ctx), h.sink.Down(true)); err != nil {
 		return nil, err
 	}
 	h.report.finish(h)

@@ -115,13 +115,14 @@ func (r *Report) finish(h *harness) {
 func (r *Report) place(ranges []seqset.Range) string {
 	var texts []string
 	for _, numbers := range ranges {
-		text := numbers.String()
+		var text strings.Builder
+		text.WriteString(numbers.String())
 		for _, round := range r.Rounds {
 			if round.first <= numbers.First && numbers.First <= round.last {
-				text += fmt.Sprintf(" (round %d)", round.Number)
+				fmt.Fprintf(&text, " (round %d)", round.Number)
 			}
 		}
-		texts = append(texts, text)
+		texts = append(texts, text.String())
 	}
 	return strings.Join(texts, ", ")
 }

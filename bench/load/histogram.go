@@ -36,7 +36,7 @@ func (h *Histogram) Max() time.Duration { return h.max }
 // Quantile is a duration that a part q (0 to 1) of all durations is not longer than; 0 if there are none.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	var seen uint64
-	for i, n := range h.counts {
+	for i, n := range &h.counts {
 		seen += n
 		if n > 0 && float64(seen) >= q*float64(h.total) {
 			return min(time.Duration(bucketEnd(i)), h.max)

@@ -1,6 +1,7 @@
 package otlpgen
 
 import (
+	"bytes"
 	"fmt"
 	"hash/crc32"
 	"strconv"
@@ -62,7 +63,7 @@ func (r record) check(body []byte) (uint64, error) {
 	}
 	var want [checkDigits]byte
 	putHex(want[:], uint64(crc32.Update(r.crc(body), castagnoli, digits[:seqDigits])))
-	if string(digits[seqDigits:]) != string(want[:]) {
+	if !bytes.Equal(digits[seqDigits:], want[:]) {
 		return 0, fmt.Errorf("check record %d: it was changed: checksum %s, want %s", seq, digits[seqDigits:], want)
 	}
 	return seq, nil

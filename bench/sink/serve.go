@@ -128,7 +128,7 @@ func (s *Sink) grpcServer(sinkUp context.Context) *grpc.Server {
 			method, _ := grpc.MethodFromServerStream(stream)
 			for _, signal := range segment.Signals {
 				if wire.GRPCMethod(signal) == method {
-					return s.serveGRPC(stream, sinkUp, signal)
+					return s.serveGRPC(sinkUp, stream, signal)
 				}
 			}
 			return status.Error(codes.Unimplemented, method)
@@ -136,7 +136,7 @@ func (s *Sink) grpcServer(sinkUp context.Context) *grpc.Server {
 	)
 }
 
-func (s *Sink) serveGRPC(stream grpc.ServerStream, sinkUp context.Context, signal segment.Signal) error {
+func (s *Sink) serveGRPC(sinkUp context.Context, stream grpc.ServerStream, signal segment.Signal) error {
 	var body []byte
 	if err := stream.RecvMsg(&body); err != nil {
 		return err

@@ -144,8 +144,9 @@ func (s *Sink) Down(cut bool) error {
 
 func stopGRPC(ctx context.Context, server *grpc.Server, cut bool) {
 	if !cut {
-		defer context.AfterFunc(ctx, server.Stop)()
+		forget := context.AfterFunc(ctx, server.Stop)
 		server.GracefulStop()
+		forget()
 	}
 	server.Stop()
 }

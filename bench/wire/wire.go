@@ -169,4 +169,6 @@ func (p pooled) Close() error {
 }
 
 // gRPC takes codings by registration at program start only; gzip comes with it, zstd does not.
+//
+//nolint:gochecknoinits // so says the registry's contract
 func init() { encoding.RegisterCompressor(zstdGRPC{new(sync.Pool)}) }

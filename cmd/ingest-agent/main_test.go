@@ -66,9 +66,8 @@ func TestExitCodes(t *testing.T) {
 		err  error
 		want int
 	}{{plain, exitFailed}, {usageError(plain), exitUsage}, {fmt.Errorf("around: %w", withCode(exitLeft, plain)), exitLeft}} {
-		var e *exitError
 		got := exitFailed
-		if errors.As(test.err, &e) {
+		if e, ok := errors.AsType[*exitError](test.err); ok {
 			got = e.code
 		}
 		if got != test.want || !errors.Is(test.err, plain) {

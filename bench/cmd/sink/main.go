@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -103,12 +104,13 @@ func report(ctx context.Context, s *sink.Sink, every time.Duration) {
 }
 
 func line(s sink.Stats) string {
-	text := fmt.Sprintf("records %d, distinct %d, duplicates %d, in requests %d; refused %d, bad %d\n",
+	var text strings.Builder
+	fmt.Fprintf(&text, "records %d, distinct %d, duplicates %d, in requests %d; refused %d, bad %d\n",
 		s.Records, s.Distinct, s.Duplicates, s.Requests, s.Refused, s.Bad)
 	for _, note := range s.Notes {
-		text += "  bad: " + note + "\n"
+		text.WriteString("  bad: " + note + "\n")
 	}
-	return text
+	return text.String()
 }
 
 func compare(path string, s *sink.Sink) error {
