@@ -105,7 +105,8 @@ lint: ## strict linters and the import direction (PKG=./segment/... for a part)
 .PHONY: tidy
 tidy: ## fail where go mod tidy would change a module
 	@for file in $$(find . -name go.mod -not -path '*/testdata/*'); do
-		(set -x; go -C "$$(dirname "$$file")" mod tidy -diff)
+		echo "go -C $${file%/go.mod} mod tidy -diff"
+		go -C "$${file%/go.mod}" mod tidy -diff
 	done
 
 .PHONY: bench

@@ -110,7 +110,6 @@ func TestListingOfDefaultsMeansDefaults(t *testing.T) {
 // allKeys lists the names of all keys of a section and those below it.
 func allKeys(t reflect.Type) (keys []string) {
 	for f := range t.Fields() {
-		f := f
 		if f.Tag.Get("key") == "" {
 			continue
 		}
@@ -131,7 +130,6 @@ func TestEveryFieldHasAGoodTag(t *testing.T) {
 	var walk func(path string, s reflect.Type)
 	walk = func(path string, s reflect.Type) {
 		for f := range s.Fields() {
-			f := f
 			if !f.IsExported() {
 				continue
 			}
