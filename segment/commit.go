@@ -94,7 +94,7 @@ func (l *Lane) commit(batch []*pending) {
 			l.publish(batch, frames, l.active.written-end)
 			return
 		}
-		l.logger().Error("segment ended by a failed write", zap.Stringer("segment", l.active.hdr.Seq), zap.Error(err))
+		l.errs.Error("write", "segment ended by a failed write", zap.Stringer("segment", l.active.hdr.Seq), zap.Error(err))
 		l.endFailed(end)
 	}
 	l.refuse(batch, err)
@@ -178,8 +178,13 @@ func (l *Lane) chargeBatch(seg *segInfo, batch []*pending, frames []storedFrame,
 			n = left
 		}
 		left -= n
+		if tenant := frames[i].tenant; seg.size[tenant] == 0 {
+			room := tenantRoomBytes(tenant)
+			l.active.room += room
+			l.o.Space.addRoom(room)
+		}
 		seg.charge(frames[i].tenant, n)
-		l.o.Space.charge(frames[i].tenant, n-p.reserved)
+		l.o.Space.settle(frames[i].tenant, p.reserved, n)
 	}
 }
 
@@ -189,7 +194,7 @@ func (l *Lane) refuse(batch []*pending, err error) {
 	l.trouble = err
 	l.mu.Unlock()
 	for _, p := range batch {
-		l.o.Space.charge(p.frame.tenant, -p.reserved)
+		l.o.Space.settle(p.frame.tenant, p.reserved, 0)
 		p.done <- r
 	}
 	wake(l.keepWake) // it tries again by itself, so that readiness comes back without a request
@@ -241,6 +246,9 @@ func (l *Lane) takeSpare() (*writer, error) {
 
 // create makes a segment of the next number; l.createMu is held. Before it is answered from, the cursor file has the second copy of its header.
 func (l *Lane) create() (*writer, error) {
+	if err := l.o.Space.hold(segmentRoomBytes); err != nil {
+		return nil, fmt.Errorf("create segment: %w", err)
+	}
 	l.mu.Lock()
 	seq := l.cur.NextSeq
 	l.cur.NextSeq++
@@ -248,9 +256,12 @@ func (l *Lane) create() (*writer, error) {
 	hdr := Header{Birth: Birth{l.o.Owner, l.o.ID, seq}, Created: time.Now().UTC(), salt: newSalt()}
 	w, err := createSegment(l.o.FS, l.dir, hdr, l.trace(seq))
 	if err != nil {
+		l.o.Space.addRoom(-segmentRoomBytes)
 		return nil, fmt.Errorf("create segment %s: %w", seq, err)
 	}
 	l.o.Space.charge("", w.written)
+	l.o.Space.addRoom(-w.written)
+	w.room = segmentRoomBytes - w.written
 	l.mu.Lock()
 	l.cur.Open = append(l.cur.Open, OpenSegment{hdr, hdr.salt})
 	if n := len(l.cur.Open); n > maxOpen {
@@ -265,10 +276,11 @@ func (l *Lane) create() (*writer, error) {
 	return w, nil
 }
 
-// discard removes a segment that was never appended to.
+// discard removes a segment from which nobody was answered.
 func (l *Lane) discard(w *writer) {
 	size := w.written
 	w.drop()
+	l.giveBackRoom(w)
 	l.mu.Lock()
 	l.forget(w.hdr.Seq)
 	l.mu.Unlock()
@@ -277,6 +289,12 @@ func (l *Lane) discard(w *writer) {
 		return
 	}
 	l.o.Space.charge("", -size)
+}
+
+// giveBackRoom is called when a segment has its footer or will never get one.
+func (l *Lane) giveBackRoom(w *writer) {
+	l.o.Space.addRoom(-w.room)
+	w.room = 0
 }
 
 // forget drops what the cursor file holds about one segment. l.mu is held.
@@ -324,17 +342,24 @@ func (l *Lane) endFailed(offset int64) {
 	seg := l.segs[len(l.segs)-1]
 	l.end(seg)
 	l.mu.Unlock()
-	l.cutAt(w, offset)
+	cut := l.cutAt(w, offset)
 	w.drop()
+	l.giveBackRoom(w)
+	if cut && seg.last == 0 { // nobody was answered from it; on a full disk each refusal would leave one more
+		l.mu.Lock()
+		l.segs = l.segs[:len(l.segs)-1]
+		l.mu.Unlock()
+		l.discard(w)
+	}
 }
 
 // cutAt cuts the file of an ended segment, or else notes the limit.
-func (l *Lane) cutAt(w *writer, offset int64) {
+func (l *Lane) cutAt(w *writer, offset int64) (cut bool) {
 	err := w.cut(offset)
 	if err == nil {
-		return
+		return true
 	}
-	l.logger().Error("segment not cut; noting its limit beside the cursor", zap.Stringer("segment", w.hdr.Seq), zap.Int64("offset", offset), zap.Error(err))
+	l.errs.Error("cut", "segment not cut; noting its limit beside the cursor", zap.Stringer("segment", w.hdr.Seq), zap.Int64("offset", offset), zap.Error(err))
 	l.mu.Lock()
 	if l.cur.Limits == nil {
 		l.cur.Limits = map[Seq]int64{}
@@ -342,6 +367,7 @@ func (l *Lane) cutAt(w *writer, offset int64) {
 	l.cur.Limits[w.hdr.Seq] = offset
 	l.changed, l.limitUnsaved = true, true
 	l.mu.Unlock()
+	return false
 }
 
 // settleTrouble saves a limit that is not saved yet. Until it is, the lane refuses.

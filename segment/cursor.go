@@ -165,10 +165,14 @@ var cursorMagic = [4]byte{0xF1, 'I', 'A', 'C'}
 // cursorStore keeps a CursorState in a file of two slots that are written in turn, in place.
 //
 // Commit point: save returns nil. A write that is torn or damaged leaves the other slot, which is at most one save older:
-// duplicates, never a skip. The file has its full size from the start, so that progress needs no new space on a full disk.
+// duplicates, never a skip. The file has its full size from the start, so that progress needs no new space on a full disk;
+// where a full disk had none for a new lane's, the first save after there is space again takes it.
 type cursorStore struct {
+	fs   vfs.FS
+	dir  string // the lane's
 	file vfs.File
-	slot int // where the next save goes
+	full bool // the file has its full size
+	slot int  // where the next save goes
 	gens [2]uint64
 	seqs [2]Seq // NextSeq in each slot
 }
@@ -181,12 +185,12 @@ func openCursor(fs vfs.FS, laneDir string, lane LaneID) (c *cursorStore, st *Cur
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("open cursor: %w", err)
 	}
-	c = &cursorStore{file: f}
+	c = &cursorStore{fs: fs, dir: laneDir, file: f}
 	st, damage, err = c.load(lane)
 	if err == nil {
-		err = c.allocate(fs, laneDir)
+		err = c.allocate()
 	}
-	if err != nil {
+	if err != nil && !noSpace(err) {
 		_ = f.Close()
 		return nil, nil, nil, err
 	}
@@ -217,12 +221,13 @@ func (c *cursorStore) load(lane LaneID) (st *CursorState, damage []error, err er
 }
 
 // allocate gives the file its full size in written bytes, so that no later save needs space.
-func (c *cursorStore) allocate(fs vfs.FS, laneDir string) error {
+func (c *cursorStore) allocate() error {
 	size, err := c.file.Size()
 	if err != nil {
 		return fmt.Errorf("size cursor: %w", err)
 	}
 	if size >= 2*cursorSlotBytes {
+		c.full = true
 		return nil
 	}
 	if _, err := c.file.WriteAt(make([]byte, 2*cursorSlotBytes-size), size); err != nil {
@@ -231,9 +236,10 @@ func (c *cursorStore) allocate(fs vfs.FS, laneDir string) error {
 	if err := c.file.Sync(); err != nil {
 		return fmt.Errorf("sync cursor: %w", err)
 	}
-	if err := fs.SyncDir(laneDir); err != nil {
+	if err := c.fs.SyncDir(c.dir); err != nil {
 		return fmt.Errorf("sync cursor directory: %w", err)
 	}
+	c.full = true
 	return nil
 }
 
@@ -322,6 +328,11 @@ func (c *cursorStore) save(st *CursorState) error {
 	b, err := appendCursorSlot(nil, st)
 	if err != nil {
 		return err
+	}
+	if !c.full {
+		if err := c.allocate(); err != nil {
+			return err
+		}
 	}
 	if _, err := c.file.WriteAt(b, int64(c.slot)*cursorSlotBytes); err != nil {
 		return fmt.Errorf("write cursor: %w", err)

@@ -32,10 +32,16 @@ const (
 	// maxFooterTenants bounds the table of tenants; what lies beyond is summed under the name "".
 	maxFooterTenants = 1000
 
+	// segmentRoomBytes bounds a segment's header and footer on disk, without the table of tenants.
+	segmentRoomBytes = 1 << 10
+
 	trailerBytes = 8 // at the end of a footer's body: length of its block, trailerMagic
 )
 
 var trailerMagic = [4]byte{0xF1, 'I', 'A', 'E'}
+
+// tenantRoomBytes bounds what a tenant takes in a footer's table: a name of which each byte is escaped, and a number.
+func tenantRoomBytes(tenant string) int64 { return int64(6*len(tenant)) + 24 }
 
 func (h *Header) frame() (storedFrame, error) {
 	body, err := json.Marshal(h)

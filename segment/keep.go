@@ -17,7 +17,7 @@ func (l *Lane) keepLoop() {
 	defer l.done.Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	lastSave := time.Time{}
+	var lastSave, removeAgain time.Time
 	stop := l.stopKeeper
 	for {
 		again := time.Hour
@@ -36,8 +36,14 @@ func (l *Lane) keepLoop() {
 				soon(retryInterval)
 			default:
 				lastSave = time.Now()
-				l.removeExported()
 			}
+		}
+		// Whoever saved the cursor: the committer does, too, before it uses a new segment.
+		if left := time.Until(removeAgain); left > 0 {
+			soon(left)
+		} else if !l.removeExported() {
+			removeAgain = time.Now().Add(retryInterval)
+			soon(retryInterval)
 		}
 		if l.finished() {
 			return
@@ -87,6 +93,7 @@ func (l *Lane) seal(job sealJob, totals Totals, tenants map[string]int64) {
 		l.logger().Warn("segment not sealed; it stays without a footer", zap.Stringer("segment", w.hdr.Seq), zap.Error(err))
 		l.cutAt(w, end)
 		w.drop()
+		l.giveBackRoom(w)
 		return
 	}
 	w.drop()
@@ -95,6 +102,7 @@ func (l *Lane) seal(job sealJob, totals Totals, tenants map[string]int64) {
 	job.seg.end = -1
 	job.seg.charge("", w.written-end)
 	l.o.Space.charge("", w.written-end)
+	l.giveBackRoom(w)
 	l.forget(w.hdr.Seq)
 	l.signalMoved()
 }
@@ -215,25 +223,30 @@ func (l *Lane) save() error {
 	return nil
 }
 
-// removeExported removes the segments that the saved cursor is past.
-func (l *Lane) removeExported() {
+// removeExported removes the segments that the saved cursor is past. It is false if it could not remove them all.
+func (l *Lane) removeExported() (ok bool) {
 	l.mu.Lock()
 	var gone []*segInfo
 	for _, g := range l.segs {
-		if g.seq < l.saved.Seq && !g.open && !l.isSealing(g) {
+		if g.seq >= l.saved.Seq {
+			break
+		}
+		if !g.open && !l.isSealing(g) {
 			gone = append(gone, g)
 		}
 	}
 	l.mu.Unlock()
+	ok = true
 	for _, g := range gone {
-		if !l.store.covers(g.seq) && l.save() != nil {
-			return // its number is not yet safe from reuse in both slots
+		if !l.covered(g.seq) && l.save() != nil {
+			return false // its number is not yet safe from reuse in both slots
 		}
 		if err := l.measure(g); err != nil {
 			l.logger().Warn("exported segment not measured", zap.Stringer("segment", g.seq), zap.Error(err))
 		}
 		if err := l.removeSegment(g.seq); err != nil {
 			l.logger().Warn("exported segment not removed", zap.Stringer("segment", g.seq), zap.Error(err))
+			ok = false
 			continue
 		}
 		l.mu.Lock()
@@ -248,6 +261,13 @@ func (l *Lane) removeExported() {
 			l.logger().Warn("lane directory not synced", zap.Error(err)) // the segments come back after a crash, and go again
 		}
 	}
+	return ok
+}
+
+func (l *Lane) covered(seq Seq) bool {
+	l.saveMu.Lock()
+	defer l.saveMu.Unlock()
+	return l.store.covers(seq)
 }
 
 func (l *Lane) isSealing(g *segInfo) bool {

@@ -78,6 +78,7 @@ type Lane struct {
 	o    LaneOptions
 	dir  string
 	done sync.WaitGroup
+	errs *limitedLog // for what each request may say again while a disk fails
 
 	createMu sync.Mutex // one new segment at a time, so that numbers rise in the order of use; taken before saveMu
 
@@ -206,7 +207,7 @@ func (l *Lane) reserve(ctx context.Context, f *Frame) (*pending, error) {
 		id := f.ID
 		p.frame.birth = &id
 	}
-	p.reserved = int64(p.frame.size()) + maxEntryOverheadBytes
+	p.reserved = int64(p.frame.size()) + maxEntryOverheadBytes + tenantRoomBytes(f.Tenant)
 	if err := l.o.Space.reserve(ctx, f.Tenant, p.reserved); err != nil {
 		p.free()
 		return nil, err
@@ -241,7 +242,7 @@ func (l *Lane) enqueue(all ...*pending) error {
 
 func (l *Lane) giveBack(all []*pending) {
 	for _, p := range all {
-		l.o.Space.charge(p.frame.tenant, -p.reserved)
+		l.o.Space.settle(p.frame.tenant, p.reserved, 0)
 		p.free()
 	}
 }
@@ -340,6 +341,9 @@ func (l *Lane) Stats() Stats {
 		for _, n := range g.size {
 			s.DiskBytes += n
 		}
+	}
+	if l.spare != nil {
+		s.DiskBytes += l.spare.written
 	}
 	if s.Pending() != (Totals{}) {
 		s.Oldest = l.oldest

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"bytes"
 	"context"
 	"runtime"
 	"testing"
@@ -32,7 +33,7 @@ func TestLogUsesLentBuffers(t *testing.T) {
 	if &(*entryBuffer(l))[0] != memory {
 		t.Error("the log grew a buffer of its own")
 	}
-	if got, err := l.Read(1); err != nil || string(got) != string(first) {
+	if got, err := l.Read(1); err != nil || !bytes.Equal(got, first) {
 		t.Errorf("first entry is %q, %v", got, err)
 	}
 	if err := l.Close(); err != nil {

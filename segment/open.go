@@ -24,6 +24,7 @@ func OpenLane(o LaneOptions) (*Lane, error) {
 		moved:      make(chan struct{}),
 		commitWake: make(chan struct{}, 1), keepWake: make(chan struct{}, 1), stopKeeper: make(chan struct{}),
 	}
+	l.errs = newLimitedLog(l.logger())
 	if err := vfs.MkdirAll(o.FS, l.dir, dirPerm); err != nil {
 		return nil, fmt.Errorf("create lane directory: %w", err)
 	}

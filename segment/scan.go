@@ -41,6 +41,7 @@ type scanner struct {
 	size   int64 // bytes of the file that may be read
 	want   Birth // lane and seq by the file's path; the header must agree
 	hdr    *Header
+	second *Header // stands in for hdr where that is damaged
 	footer *Footer
 
 	off      int64 // next byte to be looked at
@@ -53,6 +54,7 @@ type scanner struct {
 	buf  []byte // chunk of the file from base
 	base int64
 
+	packed   bool   // a zstd block was seen: frames stand in such only
 	inflated []byte // rest of the current zstd block
 	zOff     int64  // where that block stands in the file
 	dec      *zstd.Decoder
@@ -65,9 +67,10 @@ const (
 )
 
 // newScanner reads the first size bytes of r, the segment seq of a lane. known is the header as it is known from elsewhere,
-// or nil: without a header nothing in the segment can be told from forged bytes.
+// or nil: without a header nothing in the segment can be told from forged bytes. The segment's own copy comes first, since the
+// other may be from a directory that has only its names in common with this one.
 func newScanner(r io.ReaderAt, size int64, lane LaneID, seq Seq, known *Header) *scanner {
-	return &scanner{r: r, size: size, want: Birth{Lane: lane, Seq: seq}, hdr: known}
+	return &scanner{r: r, size: size, want: Birth{Lane: lane, Seq: seq}, second: known}
 }
 
 // extend lets the scan go on to a larger size. It must only be called after io.EOF or between items.
@@ -122,6 +125,12 @@ func (s *scanner) next() (item, error) {
 			return item{}, err
 		}
 		if bad != nil {
+			if cut, err := s.blockCutHere(); cut || err != nil {
+				if err != nil {
+					return item{}, err
+				}
+				continue
+			}
 			return s.resync(s.off, bad)
 		}
 		s.off = it.end
@@ -154,6 +163,19 @@ func (s *scanner) openEntry() (bad, err error) {
 	return s.enterBlock(s.off+int64(n), int(length))
 }
 
+// blockCutHere goes on with the log entry at s.off, if one begins there: a block that a crash tore was cut back to its last
+// whole frame, and what follows is the footer that the start put behind it. That is no damage.
+func (s *scanner) blockCutHere() (bool, error) {
+	end := s.blockEnd
+	s.blockEnd = 0
+	bad, err := s.openEntry()
+	if bad != nil || err != nil {
+		s.blockEnd = end
+		return false, ignoreVersion(err)
+	}
+	return true, nil
+}
+
 // enterBlock makes the block at off, of length bytes if that is known (else 0), the current one.
 func (s *scanner) enterBlock(off int64, length int) (bad, err error) {
 	b, err := s.window(off, blockHeaderBytes)
@@ -165,9 +187,11 @@ func (s *scanner) enterBlock(off int64, length int) (bad, err error) {
 		return splitVersion(err)
 	}
 	body := off + blockHeaderBytes
-	switch {
-	case s.hdr != nil && h.salt != s.hdr.salt:
+	if s.hdr != nil && h.salt != s.hdr.salt {
 		return damaged("block of another segment"), nil
+	}
+	s.packed = s.packed || h.codec == CodecZstd
+	switch {
 	case length != 0 && length != blockHeaderBytes+h.storedLen:
 		return damaged("block of %d bytes in a log entry of %d", blockHeaderBytes+h.storedLen, length), nil
 	case int64(h.storedLen) > s.size-body && h.codec != CodecNone:
@@ -257,6 +281,11 @@ func (s *scanner) nextInflated() (item, error) {
 // take checks that a frame stands where it may and makes an item of it. A header gives an item of kind 0.
 func (s *scanner) take(f storedFrame, sum uint32) (it item, bad error) {
 	before := s.before
+	if s.hdr == nil && f.kind != kindHeader {
+		if s.hdr = s.second; s.hdr != nil && f.salt != s.hdr.salt {
+			return it, damaged("frame of another segment")
+		}
+	}
 	switch f.kind {
 	case kindHeader:
 		if s.hdr == nil {
@@ -308,6 +337,9 @@ func (s *scanner) whole() bool {
 func (s *scanner) resync(from int64, reason error) (item, error) {
 	s.blockEnd, s.before = 0, nil
 	it := item{kind: itemDamage, offset: from, end: s.size, reason: reason, tail: true}
+	if s.hdr == nil {
+		s.hdr = s.second
+	}
 	if s.hdr == nil {
 		// Without the salt a forged frame could not be told from a real one.
 		s.off = s.size
@@ -368,6 +400,9 @@ func (s *scanner) resume(at int64) (bool, error) {
 		}
 		bad, err := s.enterBlock(at, 0)
 		return bad == nil && err == nil, ignoreVersion(err)
+	}
+	if s.packed {
+		return false, nil // one that did not get smaller, inside a damaged block: damage costs the block
 	}
 	// A frame whose block's header is damaged: how far the block goes is not known, so look at one frame at a time.
 	probe := *s

@@ -188,6 +188,7 @@ func (s *laneSource) missing(in Totals) (Item, bool) {
 		return Item{}, false
 	}
 	s.sum = s.sum.Add(lost)
+	s.logLost(&lost, s.pos)
 	return Item{Next: s.pos, Lost: lost, Cause: LostCorrupt}, true
 }
 
@@ -214,6 +215,8 @@ func (s *laneSource) step(it item) (Item, bool) {
 	}
 	if s.first == nil && it.before != nil && !s.begun {
 		before := it.before.Sub(s.passed)
+		// Frames are numbered without gaps, so this one is exact also where some of those before are damaged.
+		before.Frames = it.before.Frames - min(it.before.Frames, uint64(it.frame.entry)-1)
 		s.first = &before
 	}
 	at := Position{s.seg.seq, it.frame.entry}
@@ -246,7 +249,7 @@ func (s *laneSource) step(it item) (Item, bool) {
 
 // rewind starts the segment again where the cursor stands behind frames that it never passed: better twice than never.
 func (s *laneSource) rewind() (it Item, ok bool) {
-	if s.begun || s.pos.Entry == 1 || s.first == nil || s.first.Add(s.passed) == s.sum {
+	if s.begun || s.pos.Entry == 1 || s.first == nil || s.first.Frames+uint64(s.pos.Entry)-1 == s.sum.Frames {
 		return it, false
 	}
 	s.l.logger().Warn("cursor does not fit its segment; going on from the segment's first frame", zap.Stringer("cursor", s.pos))
@@ -263,10 +266,14 @@ func (s *laneSource) compare(before *Totals, out *Item) {
 	out.Lost, out.Again = before.Sub(s.sum), s.sum.Sub(*before)
 	if out.Lost != (Totals{}) {
 		out.Cause = LostCorrupt
-		s.l.logger().Error("records lost", zap.String("cause", string(LostCorrupt)), zap.Stringer("before", out.Next),
-			zap.Uint64("frames", out.Lost.Frames), zap.Any("records", out.Lost.Records))
+		s.logLost(&out.Lost, out.Next)
 	}
 	s.sum = *before
+}
+
+func (s *laneSource) logLost(lost *Totals, before Position) {
+	s.l.logger().Error("records lost", zap.String("cause", string(LostCorrupt)), zap.Stringer("before", before),
+		zap.Uint64("frames", lost.Frames), zap.Any("records", lost.Records))
 }
 
 // report says where bytes are damaged and keeps them aside.

@@ -24,12 +24,14 @@ type Space struct {
 	mu      sync.Mutex
 	o       SpaceOptions
 	used    int64            // on disk and reserved
+	waiting int64            // of used, reserved and not yet written
+	room    int64            // promised to open segments, for what they write without asking
 	tenants map[string]int64 // of used, by tenant
 	unsure  int              // lanes whose old segments are not all measured yet
 	changed chan struct{}    // closed when space comes back
 	rate    float64          // bytes per second that came back lately
 	rateAt  time.Time
-	free    int64 // free bytes of the volume, less what was reserved since it was asked
+	free    int64 // free bytes of the volume, less what was and is reserved since it was asked
 	freeAt  time.Time
 	low     bool // the floor was reached at the last look
 	refused time.Time
@@ -39,6 +41,9 @@ type Space struct {
 const (
 	freeInterval = 100 * time.Millisecond // how often the volume is asked
 	rateHalfLife = 5 * time.Second        // how fast the drain rate forgets
+
+	// smallRequestBytes is what must fit for readiness: with less left, real requests are refused already.
+	smallRequestBytes = 4 << 10
 
 	minDelay     = time.Second
 	maxDelay     = 30 * time.Second
@@ -69,7 +74,7 @@ func (s *Space) Used() int64 {
 func (s *Space) Check() *RefusedError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.fits("", 1)
+	return s.fits("", min(smallRequestBytes, s.o.MaxBytes))
 }
 
 // reserve takes n bytes for a tenant, waiting for them up to FullWait.
@@ -103,14 +108,44 @@ func (s *Space) tryReserve(tenant string, n int64) (refused *RefusedError, chang
 	defer s.mu.Unlock()
 	if refused = s.fits(tenant, n); refused == nil {
 		s.add(tenant, n)
+		s.waiting += n
 		s.free -= n
-	} else if refused.After > 0 {
-		s.refused = time.Now()
-		for _, wake := range s.lanes {
-			wake()
-		}
+	} else {
+		s.press(refused)
 	}
 	return refused, s.changed, s.o.FullWait
+}
+
+// press tells the lanes that something was refused.
+func (s *Space) press(refused *RefusedError) {
+	if refused.After == 0 {
+		return
+	}
+	s.refused = time.Now()
+	for _, wake := range s.lanes {
+		wake()
+	}
+}
+
+// hold promises n bytes to a segment, or says why they do not fit.
+func (s *Space) hold(n int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused := s.fits("", n); refused != nil {
+		s.press(refused)
+		return refused
+	}
+	s.room += n
+	return nil
+}
+
+// addRoom changes what is promised by n bytes, which may be negative, without asking.
+func (s *Space) addRoom(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room += n; n < 0 {
+		s.wake()
+	}
 }
 
 // fits says why n bytes do not fit.
@@ -118,7 +153,7 @@ func (s *Space) fits(tenant string, n int64) *RefusedError {
 	if n > s.o.MaxBytes {
 		return &RefusedError{Reason: RefusedTooLarge}
 	}
-	used := s.used
+	used := s.used + s.room
 	if s.unsure > 0 { // the estimate may be low; err on the side of the limit
 		used += used / 2
 	}
@@ -126,12 +161,12 @@ func (s *Space) fits(tenant string, n int64) *RefusedError {
 		return &RefusedError{Reason: RefusedFull, After: s.delay(used + n - s.o.MaxBytes)}
 	}
 	share := int64(float64(s.o.MaxBytes) * s.o.TenantShare)
-	if has := s.tenants[tenant]; s.o.TenantShare > 0 && has+n > share && s.others(tenant, has) {
+	if has := s.tenants[tenant]; tenant != "" && s.o.TenantShare > 0 && has+n > share && s.others(tenant, has) {
 		return &RefusedError{Reason: RefusedTenantShare, After: s.delay(has + n - share)}
 	}
 	if s.o.Free != nil {
 		s.look()
-		if s.low = s.free-n < s.o.MinFreeBytes; s.low {
+		if s.low = s.free-s.room-n < s.o.MinFreeBytes; s.low {
 			return &RefusedError{Reason: RefusedDisk, After: s.delay(n)}
 		}
 	}
@@ -144,7 +179,7 @@ func (s *Space) others(tenant string, has int64) bool {
 	if has > 0 {
 		n--
 	}
-	if tenant != "" && s.tenants[""] > 0 { // "" is what no tenant is charged for
+	if s.tenants[""] > 0 { // what no tenant is charged for
 		n--
 	}
 	return n > 0
@@ -154,7 +189,7 @@ func (s *Space) others(tenant string, has int64) bool {
 func (s *Space) look() {
 	if now := time.Now(); now.Sub(s.freeAt) >= freeInterval {
 		if free, err := s.o.Free(); err == nil {
-			s.free = int64(min(free, 1<<62))
+			s.free = int64(min(free, 1<<62)) - s.waiting
 		}
 		s.freeAt = now
 	}
@@ -189,6 +224,17 @@ func (s *Space) charge(tenant string, n int64) {
 	defer s.mu.Unlock()
 	s.add(tenant, n)
 	if n < 0 {
+		s.wake()
+	}
+}
+
+// settle ends a reservation, of which so much was written.
+func (s *Space) settle(tenant string, reserved, written int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting -= reserved
+	s.add(tenant, written-reserved)
+	if written < reserved {
 		s.wake()
 	}
 }
@@ -254,8 +300,11 @@ func refusal(err error) *RefusedError {
 	switch {
 	case errors.As(err, &r):
 		return r
-	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
+	case noSpace(err):
 		return &RefusedError{Reason: RefusedDisk, After: unknownDelay, Err: err}
 	}
 	return &RefusedError{Reason: RefusedSync, After: unknownDelay, Err: err}
 }
+
+// noSpace reports whether an error says that the volume or a quota is full.
+func noSpace(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -32,6 +32,7 @@ type writer struct {
 
 	entries uint64 // log entries written
 	written int64  // offset behind the last write
+	room    int64  // promised by the space, for the footer
 	synced  int64  // offset behind the last write that is known to be on disk
 	last    Entry
 	frames  uint32
