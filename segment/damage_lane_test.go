@@ -80,11 +80,11 @@ func appendAfterCut(t *testing.T, cur *CursorState, cut map[Seq][]byte, want []s
 func TestCase05AppendsAfterTornTail(t *testing.T) {
 	t.Parallel()
 	for name, torn := range map[string]func(block []byte) []byte{
-		"half a block":       func(b []byte) []byte { return b[:len(b)/2] },
-		"all but one byte":   func(b []byte) []byte { return b[:len(b)-1] },
-		"only a length":      func(b []byte) []byte { return b[:2] },
-		"zeros":              func(b []byte) []byte { return make([]byte, len(b)) },
-		"zeros in a block":   func(b []byte) []byte { return slices.Concat(b[:100], make([]byte, len(b)-100)) },
+		"half a block":        func(b []byte) []byte { return b[:len(b)/2] },
+		"all but one byte":    func(b []byte) []byte { return b[:len(b)-1] },
+		"only a length":       func(b []byte) []byte { return b[:2] },
+		"zeros":               func(b []byte) []byte { return make([]byte, len(b)) },
+		"zeros in a block":    func(b []byte) []byte { return slices.Concat(b[:100], make([]byte, len(b)-100)) },
 		"zeros before an end": func(b []byte) []byte { return slices.Concat(make([]byte, 100), b[100:]) },
 	} {
 		for _, codec := range []Codec{CodecNone, CodecZstd} {
