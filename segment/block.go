@@ -165,7 +165,7 @@ func (e *blockEncoder) encode(h blockHeader, frames []storedFrame, sum uint32) (
 	h.storedLen = len(out) - blockHeaderBytes
 	h.appendTo(out[:0])
 	e.out = out
-	if cap(e.out) > 2*maxBatchBytes { // one huge request must not hold its memory for ever
+	if max(cap(e.out), cap(e.raw)) > 2*maxBatchBytes { // one huge request must not hold its memory for ever
 		e.out, e.raw = nil, nil
 	}
 	return out, sum

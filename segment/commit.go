@@ -340,15 +340,20 @@ func (l *Lane) endFailed(offset int64) {
 	l.active = nil
 	l.mu.Lock()
 	seg := l.segs[len(l.segs)-1]
+	seg.cutting = true // the keeper leaves it alone meanwhile
 	l.end(seg)
 	l.mu.Unlock()
-	cut := l.cutAt(w, offset)
+	// Nobody was answered from one without frames; on a full disk each refusal would leave one more.
+	empty := l.cutAt(w, offset) && seg.last == 0
 	w.drop()
 	l.giveBackRoom(w)
-	if cut && seg.last == 0 { // nobody was answered from it; on a full disk each refusal would leave one more
-		l.mu.Lock()
-		l.segs = l.segs[:len(l.segs)-1]
-		l.mu.Unlock()
+	l.mu.Lock()
+	seg.cutting = false
+	if empty {
+		l.segs = slices.DeleteFunc(l.segs, func(s *segInfo) bool { return s == seg })
+	}
+	l.mu.Unlock()
+	if empty {
 		l.discard(w)
 	}
 }

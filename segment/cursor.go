@@ -2,6 +2,7 @@ package segment
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -129,6 +130,24 @@ func (s *CursorState) acceptRest(in Totals) {
 	}
 	if rest := in.Records.Sub(known.Records); rest != (Counts{}) {
 		s.accept(OtherTenants, rest, Counts{})
+	}
+}
+
+// errCursorSize says that a state does not fit its slot.
+var errCursorSize = errors.New("too large")
+
+// shrinkOpen is how many second copies of headers a state keeps that would not fit otherwise.
+const shrinkOpen = 16
+
+// shrink drops what a state can do without.
+func (s *CursorState) shrink() {
+	var all Accepted
+	for _, a := range s.Accepted {
+		all = Accepted{all.Records.Add(a.Records), all.Bytes.Add(a.Bytes)}
+	}
+	s.Accepted = map[string]Accepted{OtherTenants: all}
+	if n := len(s.Open); n > shrinkOpen {
+		s.Open = s.Open[n-shrinkOpen:]
 	}
 }
 
@@ -309,7 +328,7 @@ func appendCursorSlot(dst []byte, st *CursorState) ([]byte, error) {
 		return dst, fmt.Errorf("encode cursor: %w", err)
 	}
 	if len(payload) > maxCursorPayload {
-		return dst, fmt.Errorf("encode cursor: %d bytes, at most %d fit", len(payload), maxCursorPayload)
+		return dst, fmt.Errorf("encode cursor: %w: %d bytes, at most %d fit", errCursorSize, len(payload), maxCursorPayload)
 	}
 	start := len(dst)
 	dst = append(dst, cursorMagic[:]...)
@@ -326,6 +345,10 @@ func appendCursorSlot(dst []byte, st *CursorState) ([]byte, error) {
 func (c *cursorStore) save(st *CursorState) error {
 	st.Generation = max(c.gens[0], c.gens[1]) + 1
 	b, err := appendCursorSlot(nil, st)
+	if errors.Is(err, errCursorSize) { // long names of many tenants: progress matters more than who brought what
+		st.shrink()
+		b, err = appendCursorSlot(nil, st)
+	}
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func InspectLane(fsys vfs.FS, lanesDir string, id LaneID, visit func(f *Frame, p
 					visit(f, pending)
 				}
 			},
-			sum: sum,
+			sum: sum, out: cur.Out,
 		}
 		report, err := one.run(fsys)
 		if err != nil {
@@ -114,6 +114,11 @@ func InspectLane(fsys vfs.FS, lanesDir string, id LaneID, visit func(f *Frame, p
 		r.Missing = r.Missing.Add(one.missing)
 		r.Segments = append(r.Segments, *report)
 	}
+	end := cur.Out
+	if sum != nil {
+		end = end.Max(*sum)
+	}
+	r.Missing = r.Missing.Add(cur.In.Sub(end)) // more was durable than is there
 	return r, nil
 }
 
@@ -131,6 +136,7 @@ type segmentInspection struct {
 	limit   int64 // 0: none
 	visit   func(f *Frame)
 	sum     *Totals
+	out     Totals // what the cursor has passed: its loss matters to nobody
 	missing Totals
 }
 
@@ -183,7 +189,7 @@ func (s *segmentInspection) run(fsys vfs.FS) (*SegmentReport, error) {
 func (s *segmentInspection) take(r *SegmentReport, sc *scanner, it *item) {
 	if it.before != nil {
 		if s.sum != nil {
-			s.missing = s.missing.Add(it.before.Sub(*s.sum))
+			s.missing = s.missing.Add(it.before.Sub(s.sum.Max(s.out)))
 		}
 		before := *it.before
 		s.sum = &before

@@ -130,10 +130,20 @@ func (l *Lane) prepare() (ok bool) {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
 	l.mu.Lock()
-	need := l.spare == nil && !l.stopping
-	l.mu.Unlock()
-	if !need {
+	troubled := l.trouble != nil && !l.limitUnsaved
+	if l.stopping || l.spare != nil && !troubled {
+		l.mu.Unlock()
 		return true
+	}
+	if troubled && time.Since(l.preparedAt) < retryInterval {
+		l.mu.Unlock()
+		return false
+	}
+	stale := l.spare // made before the trouble: only a new one shows that it is over
+	l.spare, l.preparedAt = nil, time.Now()
+	l.mu.Unlock()
+	if stale != nil {
+		l.discard(stale)
 	}
 	w, err := l.create()
 	l.mu.Lock()
@@ -231,7 +241,7 @@ func (l *Lane) removeExported() (ok bool) {
 		if g.seq >= l.saved.Seq {
 			break
 		}
-		if !g.open && !l.isSealing(g) {
+		if !g.open && !g.cutting && !l.isSealing(g) {
 			gone = append(gone, g)
 		}
 	}

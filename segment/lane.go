@@ -109,7 +109,8 @@ type Lane struct {
 	syncedAt      time.Time // and when
 	endActive     bool      // the active segment is to be ended
 	committerDone bool
-	noSpare       bool   // the last try to prepare failed
+	noSpare       bool // the last try to prepare failed
+	preparedAt    time.Time
 	estimate      int64  // charged for segments that are not measured yet
 	measured      func() // tells the space that nothing is estimated any more
 
@@ -132,6 +133,7 @@ type segInfo struct {
 	end     int64 // bytes that may be read; -1: the whole file
 	last    Entry // of an open or ended segment
 	open    bool  // appended to
+	cutting bool  // its file is being cut
 	totals  *Totals
 	size    map[string]int64 // charged bytes by tenant
 	counted bool             // size is known
@@ -272,6 +274,7 @@ func (l *Lane) Set(s Settings) {
 	l.settings = s
 	l.mu.Unlock()
 	wake(l.commitWake)
+	wake(l.keepWake)
 }
 
 // Progress is one step of the export cursor.
@@ -299,7 +302,9 @@ func (l *Lane) Advance(p *Progress) {
 	l.cur.Out = l.cur.Out.Sub(p.Again).Add(p.Out)
 	l.cur.Ledger.Delivered = l.cur.Ledger.Delivered.Sub(p.Again.Records)
 	l.cur.Ledger.Add(&p.Ledger)
-	l.oldest = p.Oldest
+	if !p.Oldest.IsZero() || l.cur.Out == l.in {
+		l.oldest = p.Oldest // else nobody knows yet, and the last one is nearer than none
+	}
 	l.changed = true
 	wake(l.keepWake)
 	if l.cur.Out == l.in && l.o.Space.pressed() {

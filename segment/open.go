@@ -112,6 +112,12 @@ func (l *Lane) hasFrom(seq Seq) bool {
 	return n > 0 && l.segs[n-1].seq >= seq
 }
 
+// maxTornHeaderBytes is more than the block of a segment's header, all that a torn creation can leave.
+const maxTornHeaderBytes = 4 << 10
+
+// maxSeq is above every number that is ever reached; what stands there is not ours, and numbers must not run over.
+const maxSeq Seq = 1 << 62
+
 // listSegments returns the numbers of the segments of a lane, rising. Names that are no numbers are not ours.
 func listSegments(fsys vfs.FS, laneDir string) ([]Seq, error) {
 	infos, err := fsys.List(laneDir)
@@ -120,7 +126,7 @@ func listSegments(fsys vfs.FS, laneDir string) ([]Seq, error) {
 	}
 	var seqs []Seq
 	for _, i := range infos {
-		if seq, err := ParseSeq(i.Name); err == nil && i.Dir && seq > 0 {
+		if seq, err := ParseSeq(i.Name); err == nil && i.Dir && seq > 0 && seq < maxSeq {
 			seqs = append(seqs, seq)
 		}
 	}
@@ -221,10 +227,13 @@ func (l *Lane) recoverSegment(g *segInfo, known bool) error {
 			end = it.offset
 		}
 	}
-	if sc.hdr == nil && known {
+	switch {
+	case sc.hdr == nil && known && second == nil && size <= maxTornHeaderBytes:
 		end = 0 // it was never answered from, or the cursor file would have the second copy of its header
-	} else if sc.hdr == nil {
+	case sc.hdr == nil:
 		return nil // the drain reports it as damage
+	case known && second == nil && sc.footer == nil:
+		return nil // it was sealed, and its footer is damaged or gone: no torn tail, the drain reports what is missing
 	}
 	if err := l.cutTail(f, g, end, size); err != nil {
 		l.logger().Error("torn tail not cut", zap.Stringer("segment", g.seq), zap.Int64("offset", end), zap.Error(err))
@@ -246,7 +255,7 @@ func (l *Lane) cutTail(f vfs.File, g *segInfo, end, size int64) error {
 	l.logger().Info("torn tail cut", zap.Stringer("segment", g.seq), zap.Int64("offset", end), zap.Int64("bytes", now-end))
 	if !zeros(f, end, size) {
 		if err := l.o.Quarantine.keep(l.o.ID, g.seq, f, end, size); err != nil {
-			l.logger().Warn("torn tail not kept", zap.Error(err))
+			return err // bytes that nobody has a copy of stay; they are not read
 		}
 	}
 	if err := f.Truncate(end); err != nil {

@@ -329,7 +329,7 @@ func (s *scanner) take(f storedFrame, sum uint32) (it item, bad error) {
 
 // whole reports whether the scan has seen the segment from header to footer with nothing missing.
 func (s *scanner) whole() bool {
-	return s.footer != nil && s.footer.Frames == s.frames && s.footer.Checksum == s.sum
+	return s.hdr != nil && s.footer != nil && s.footer.Frames == s.frames && s.footer.Checksum == s.sum
 }
 
 // resync looks for the next whole block or frame behind damage that starts at from, and returns the damage as an item. A

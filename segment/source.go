@@ -229,6 +229,9 @@ func (s *laneSource) step(it item) (Item, bool) {
 	if again, ok := s.rewind(); ok {
 		return again, true
 	}
+	if it.kind == itemFooter && !s.begun && at.Before(s.pos) {
+		return Item{}, false // frames behind it were exported and then lost: the cursor knows more than the segment
+	}
 	if s.begun || s.pos.Entry == 1 || s.pos.Before(at) { // else it was reported when the cursor passed it
 		s.report(s.held)
 	}

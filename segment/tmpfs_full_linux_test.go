@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -313,62 +313,86 @@ func TestFaultTornBlockLeavesNothing(t *testing.T) {
 	})
 }
 
-// The same block, and the process dies before it can cut: the next start does, without a byte to spare.
+// The same block, and the process dies before it can cut. The next start does, if it can keep a copy of the bytes; if the
+// volume has no space for that either, they are not read, and go with their segment.
 func TestFaultTornBlockThenCrash(t *testing.T) {
-	tmpfsCodecs(t, func(t *testing.T, codec func(*LaneOptions)) {
-		v := tmpfsMount(t, 1<<20)
-		l := newLane(t, v.dir, codec)
-		set := l.settings
-		known := newTmpfsLedger()
+	for _, room := range []bool{true, false} {
+		t.Run(fmt.Sprintf("room=%v", room), func(t *testing.T) {
+			tmpfsCodecs(t, func(t *testing.T, codec func(*LaneOptions)) { tmpfsCrash(t, room, codec) })
+		})
+	}
+}
+
+func tmpfsCrash(t *testing.T, room bool, codec func(*LaneOptions)) {
+	v := tmpfsMount(t, 1<<20)
+	var dead atomic.Bool // all but the log library's own write, which the volume cuts
+	opts, _ := onFault(func(vfs.Op) error {
+		if dead.Load() {
+			return vfs.ErrStopped
+		}
+		return nil
+	})
+	quiet := func(o *LaneOptions) { o.Log = zap.NewNop() }
+	l := newLane(t, v.dir, codec, opts, quiet)
+	known := newTmpfsLedger()
+	for range 2 {
 		if r := known.append(t, l, 5000); r != nil {
 			t.Fatal(r)
 		}
-		seq, owner := l.Stats().Tail.Seq+5, l.o.Owner
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		laneDir := filepath.Join(v.dir, "lanes", "default.0")
-		w, err := createSegment(vfs.OS(), laneDir, Header{Birth: Birth{owner, l.o.ID, seq}, Created: time.Now(), salt: newSalt()}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		enc, err := newBlockEncoder(set.Codec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		appendBlock := func(f *Frame, before Totals) error {
-			return w.append(enc, []storedFrame{{kind: kindData, signal: f.Signal, records: f.Records, tenant: f.Tenant, body: f.Body}}, before)
-		}
-		last := tmpfsFrame(100, 5000)
-		if err := errors.Join(appendBlock(last, l.in), w.sync()); err != nil {
-			t.Fatal(err)
-		}
-		known.answered[string(last.Body)] = true
-		v.fill(40 << 10)
-		torn := tmpfsFrame(101, 300_000)
-		known.refused[string(torn.Body)] = true
-		if err := appendBlock(torn, l.in.Add(last.totals())); !errors.Is(err, syscall.ENOSPC) {
-			t.Fatalf("300 kB on 40 KiB: %v", err)
-		}
-		if v.free() != 0 {
-			t.Fatalf("%d bytes free: the write was not cut in the middle", v.free())
-		}
-		w.drop()
-
-		l = newLane(t, v.dir, codec, func(o *LaneOptions) { o.Log = zap.NewNop() })
-		tmpfsGauges(t, l, v.dir, "after the crash")
-		if n := v.free(); n == 0 {
-			t.Error("the torn block still takes its space")
-		}
-		if r := known.append(t, l, 5000); r != nil {
-			t.Errorf("refused: %v", r)
-		}
-		l = tmpfsReopen(t, l, v, codec)
-		known.check(t, tmpfsDrain(t, l))
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+	}
+	eventually(t, "the next segment and the cursor", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.spare != nil && !l.changed
 	})
+	name := l.segmentFile(l.Stats().Tail.Seq)
+	v.fill(40 << 10)
+	dead.Store(true)
+	if r := known.append(t, l, 300_000); r == nil {
+		t.Fatal("300 kB were taken on 40 KiB")
+	}
+	if err := l.Close(); err == nil {
+		t.Fatal("the cursor was saved after the crash")
+	}
+	torn := tmpfsSize(t, name)
+	if v.free() != 0 || torn < 40<<10 {
+		t.Fatalf("%d bytes free, %d written: the write was not cut in the middle", v.free(), torn)
+	}
+	if room {
+		v.unfill()
+	}
+	l = newLane(t, v.dir, codec, quiet)
+	tmpfsGauges(t, l, v.dir, "after the crash")
+	if n := tmpfsSize(t, name); room == (n == torn) {
+		t.Errorf("%d bytes in the segment, %d before the start", n, torn)
+	}
+	if files, kept, err := l.o.Quarantine.Usage(); err != nil || (files == 1 && kept > 30<<10) != room {
+		t.Errorf("%d bytes in %d files kept aside, %v", kept, files, err)
+	}
+	if r := known.append(t, l, 5000); (r == nil) != room {
+		t.Errorf("append: %v", r)
+	}
+	got := tmpfsDrain(t, l)
+	eventually(t, "the lane to take requests", func() bool { return l.Check() == nil })
+	if r := known.append(t, l, 5000); r != nil {
+		t.Errorf("append after the drain: %v", r)
+	}
+	known.check(t, append(got, tmpfsDrain(t, l)...))
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := tmpfsSegmentBytes(t, v.dir); n != 0 {
+		t.Errorf("%d bytes of segments left", n)
+	}
+}
+
+func tmpfsSize(t *testing.T, name string) int64 {
+	t.Helper()
+	stat, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat.Size()
 }
 
 // A segment whose footer does not fit on the volume stays without one: it is read all the same, now and after a restart.

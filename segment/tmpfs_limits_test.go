@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -18,6 +20,21 @@ import (
 // tmpfsLimit gives a lane a space of its own, and segments of a size at which it needs many of them.
 func tmpfsLimit(o SpaceOptions) func(*LaneOptions) {
 	return func(l *LaneOptions) { l.Space, l.Settings.SegmentSizeBytes = NewSpace(o), o.MaxBytes/16 }
+}
+
+// tmpfsFast is a temporary directory in memory where the machine has one: what is counted here does not depend on the disk.
+func tmpfsFast(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "ingest-agent-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove test directory: %v", err)
+		}
+	})
+	return dir
 }
 
 // tmpfsWatch looks again and again at what a lane takes on disk until it is stopped, and returns the most. Nothing must be
@@ -92,7 +109,7 @@ func TestFaultCase26ParallelWritersKeepTheLimit(t *testing.T) {
 		{64 << 10, 1, 1}, // fills the last corner
 	} {
 		t.Run(fmt.Sprintf("%d bytes, %d of %d", c.maxBytes, c.senders, c.sizeBytes), func(t *testing.T) {
-			dir := t.TempDir()
+			dir := tmpfsFast(t)
 			limit := tmpfsLimit(SpaceOptions{MaxBytes: c.maxBytes})
 			l := newLane(t, dir, limit)
 			stop := tmpfsWatch(t, dir)
@@ -142,7 +159,7 @@ func tmpfsAll(t *testing.T, got []string, answered map[string]bool) {
 // Case 25, refuse: at the limit nothing that was answered goes, while the sink is down and up by turns.
 func TestFaultCase25RefuseLosesNothing(t *testing.T) {
 	const maxBytes, frames, senders = 4 << 20, 10_000, 16
-	dir := t.TempDir()
+	dir := tmpfsFast(t)
 	l := newLane(t, dir, tmpfsLimit(SpaceOptions{MaxBytes: maxBytes}))
 	answered := map[string]bool{}
 	sink := &takeSink{}
@@ -172,7 +189,7 @@ func TestFaultCase25RefuseLosesNothing(t *testing.T) {
 // tenant alone may take all.
 func TestFaultTenantKeepsToItsShare(t *testing.T) {
 	const maxBytes, share = 4 << 20, 2 << 20
-	dir := t.TempDir()
+	dir := tmpfsFast(t)
 	limit := func() func(*LaneOptions) { return tmpfsLimit(SpaceOptions{MaxBytes: maxBytes, TenantShare: 0.5}) }
 	l := newLane(t, dir, limit())
 	one := func(tenant string, n int) *RefusedError {
@@ -228,7 +245,7 @@ func TestFaultTenantKeepsToItsShare(t *testing.T) {
 
 // What does not fit is told to wait only if it can fit later.
 func TestFaultLimitBelowARequest(t *testing.T) {
-	l := newLane(t, t.TempDir(), tmpfsLimit(SpaceOptions{MaxBytes: 64 << 10}))
+	l := newLane(t, tmpfsFast(t), tmpfsLimit(SpaceOptions{MaxBytes: 64 << 10}))
 	r, ok := errors.AsType[*RefusedError](l.Append(context.Background(), tmpfsSized("default", 0, 0, 64<<10)))
 	if !ok || r.Reason != RefusedTooLarge || r.After != 0 {
 		t.Errorf("64 KiB and a header with a limit of 64 KiB: %v", r)
@@ -262,4 +279,39 @@ func TestFaultRoomOfASegment(t *testing.T) {
 	if n := footer(map[string]int64{tenant: math.MaxInt64}) - footer(nil) - tableBytes; n > tenantRoomBytes(tenant) {
 		t.Errorf("a tenant takes %d bytes, expected at most %d", n, tenantRoomBytes(tenant))
 	}
+}
+
+// The floor counts what was reserved before the volume was asked and is not written yet, and what open segments still write.
+func TestFaultFloorCountsWhatIsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := uint64(10_000)
+		s := NewSpace(SpaceOptions{MaxBytes: 1 << 30, MinFreeBytes: 5000, Free: func() (uint64, error) { return free, nil }})
+		ask := func(n int64) *RefusedError {
+			time.Sleep(2 * freeInterval) // so that the volume is asked again
+			return reserveNow(s, "a", n)
+		}
+		if r := ask(3000); r != nil {
+			t.Fatal(r)
+		}
+		if r := ask(2500); r == nil || r.Reason != RefusedDisk {
+			t.Errorf("3,000 on their way, 10,000 free, floor 5,000: %v", r)
+		}
+		s.settle("a", 3000, 2000)
+		free = 8000
+		if r := ask(2500); r != nil {
+			t.Errorf("2,000 written, 8,000 free: %v", r)
+		}
+		s.settle("a", 2500, 0)
+		time.Sleep(2 * freeInterval)
+		if err := s.hold(1000); err != nil {
+			t.Error(err)
+		}
+		if r := ask(2500); r == nil || r.Reason != RefusedDisk {
+			t.Errorf("1,000 promised to a segment, 8,000 free: %v", r)
+		}
+		s.addRoom(-1000)
+		if r := ask(2500); r != nil || s.Used() != 4500 {
+			t.Errorf("the promise was given back: %v, %d used", r, s.Used())
+		}
+	})
 }
