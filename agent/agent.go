@@ -82,32 +82,32 @@ type Addrs struct {
 }
 
 // Start starts an agent. On an error everything that was opened is closed again.
-func Start(o Options) (a *Agent, err error) {
-	a = &Agent{o: o, cfg: o.Config, log: o.Log, owner: segment.OwnerID(ulid.Make()), start: time.Now()}
+func Start(o Options) (*Agent, error) {
+	a := &Agent{o: o, cfg: o.Config, log: o.Log, owner: segment.OwnerID(ulid.Make()), start: time.Now()}
 	if err := checkBuilt(&a.cfg); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.release(context.Background()))
-		}
-	}()
-	if err := a.openData(); err != nil {
-		return nil, err
-	}
-	if a.dests, err = openDestinations(&a.cfg, o.Version); err != nil {
-		return nil, err
-	}
-	a.metrics = newMetrics(a)
-	if a.lanes, err = openLanes(a); err != nil {
-		return nil, err
-	}
-	a.startDrains()
-	if err := a.listen(); err != nil {
-		return nil, err
+	if err := a.open(); err != nil {
+		return nil, errors.Join(err, a.release(context.Background()))
 	}
 	a.sayStarted()
 	return a, nil
+}
+
+// open opens all parts, in order.
+func (a *Agent) open() (err error) {
+	if err := a.openData(); err != nil {
+		return err
+	}
+	if a.dests, err = openDestinations(&a.cfg, a.o.Version); err != nil {
+		return err
+	}
+	a.metrics = newMetrics(a)
+	if a.lanes, err = openLanes(a); err != nil {
+		return err
+	}
+	a.startDrains()
+	return a.listen()
 }
 
 // checkBuilt refuses promises that this version cannot keep.

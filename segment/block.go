@@ -187,7 +187,7 @@ func entryBytes(n int) int64 {
 // maxEntryOverheadBytes bounds what a block adds to the frames in it.
 const maxEntryOverheadBytes = blockHeaderBytes + binary.MaxVarintLen64
 
-// decompress returns the frames of a zstd block. dec must be limited to maxBlockBytes.
+// decompress returns the frames of a zstd block. dec must be limited to the capacity of what it decodes into.
 func (h *blockHeader) decompress(dec *zstd.Decoder, stored []byte) ([]byte, error) {
 	if crc32.Checksum(stored, castagnoli) != h.sum {
 		return nil, damaged("block checksum")
@@ -203,7 +203,8 @@ func (h *blockHeader) decompress(dec *zstd.Decoder, stored []byte) ([]byte, erro
 }
 
 func newBlockDecoder() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxBlockBytes), zstd.WithDecoderLowmem(true))
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxBlockBytes), zstd.WithDecoderLowmem(true),
+		zstd.WithDecodeAllCapLimit(true)) // no block takes more than the length that it names
 }
 
 // maxEntries bounds the frames of a segment, so that numbers cannot run over.

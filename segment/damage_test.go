@@ -104,6 +104,19 @@ func misplaced(t *testing.T, im *image) []damageCase {
 	other := newImage(t, imageOptions{salt: foreignSum, perBlock: 4, codec: im.codec}, imageFrames(20, 150))
 	before := newImage(t, imageOptions{seq: 2, salt: imageSalt + 1, perBlock: 4, codec: im.codec}, imageFrames(20, 150))
 	o2 := other.blocks[2]
+	// Blocks that only who knows the salt could write.
+	forge := func(salt uint64, first Entry) []byte {
+		enc, err := newBlockEncoder(im.codec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		frames := imageFrames(2, 150)
+		for i := range frames {
+			frames[i].salt, frames[i].entry = salt, first+Entry(i)
+		}
+		block, _ := enc.encode(blockHeader{salt: imageSalt, before: &Totals{}}, frames, 0)
+		return appendEntry(nil, block)
+	}
 	return []damageCase{
 		{name: "block twice", bytes: splice(im.bytes, span{b2.to, b2.to}, part(b2.span)...), whole: true},
 		{name: "first block again at the end", bytes: splice(im.bytes, span{im.footer.from, im.footer.from}, part(im.blocks[0].span)...), whole: true},
@@ -114,6 +127,8 @@ func misplaced(t *testing.T, im *image) []damageCase {
 		{name: "segment header twice", bytes: splice(im.bytes, span{b2.from, b2.from}, part(im.header)...), whole: true},
 		{name: "block of another segment in place of one", bytes: splice(im.bytes, b2.span, other.bytes[o2.from:o2.to]...), lost: entries(9, 12)},
 		{name: "block of another segment put in", bytes: splice(im.bytes, span{b2.from, b2.from}, other.bytes[o2.from:o2.to]...), whole: true},
+		{name: "frames of another segment in a block of ours", bytes: splice(im.bytes, b2.span, forge(foreignSum, 9)...), lost: entries(9, 12)},
+		{name: "frames behind the footer, next numbers", bytes: append(slices.Clone(im.bytes), forge(imageSalt, 30)...), whole: true},
 		{name: "another whole segment put in", bytes: splice(im.bytes, span{b2.from, b2.from}, other.bytes...), whole: true},
 		{name: "another whole segment behind", bytes: append(slices.Clone(im.bytes), other.bytes...), whole: true},
 		{name: "another file", bytes: before.bytes, lost: entries(1, 20)},

@@ -331,7 +331,8 @@ func TestLengthsAreCapped(t *testing.T) {
 		t.Fatal(err)
 	}
 	bomb := slices.Clone(zb.raw[:blockHeaderBytes])
-	bomb = enc.zstd.EncodeAll(make([]byte, maxBlockBytes+1), bomb)
+	zeros := enc.zstd.EncodeAll(make([]byte, maxBlockBytes/8), nil)
+	bomb = append(bomb, bytes.Repeat(zeros, 40)...) // five times the cap
 	order.PutUint32(bomb[28:], uint32(len(bomb)-blockHeaderBytes))
 	order.PutUint32(bomb[32:], crc32.Checksum(bomb[blockHeaderBytes:], castagnoli))
 	resumBlock(bomb)
@@ -352,7 +353,9 @@ func TestLengthsAreCapped(t *testing.T) {
 		{"block of 4 GiB", packed, put(packed, zb.at+28, 1<<32-1, resumBlock, zbAt), entries(3, 4), some},
 		{"block of 4 GiB, wrong checksum", packed, put(packed, zb.at+28, 1<<32-1, nil, zbAt), entries(3, 4), some},
 		{"block at the cap, not there", packed, put(packed, zb.at+28, maxBlockBytes, resumBlock, zbAt), entries(3, 4), some},
-		{"block that inflates to more than it says", packed, splice(packed.bytes, zb.span, appendEntry(nil, bomb)...), entries(3, 4), 2*maxBlockBytes + some},
+		{"block with another checksum", packed, put(packed, zb.at+32, 1, resumBlock, zbAt), entries(3, 4), some},
+		{"block that inflates to less than it says", packed, put(packed, zb.at+24, 1000, resumBlock, zbAt), entries(3, 4), some},
+		{"block that inflates to more than it says", packed, splice(packed.bytes, zb.span, appendEntry(nil, bomb)...), entries(3, 4), some},
 		{"log entry of 8 EiB", plain, splice(plain.bytes, span{pb.from, pb.at}, binary.AppendUvarint(nil, 1<<63)...), nil, some},
 		{"log entry without an end", plain, splice(plain.bytes, span{pb.from, pb.at}, bytes.Repeat([]byte{0xff}, 20)...), nil, some},
 	} {

@@ -240,7 +240,7 @@ func (l *Lane) recoverSegment(g *segInfo, known bool) error {
 		g.end = end
 		return nil
 	}
-	if end > 0 && sc.footer == nil {
+	if sc.frames > 0 && sc.footer == nil { // one without frames says nothing: what the cursor knows of may be missing before it
 		l.closeRecovered(f, g, sc, end, tenants)
 	}
 	return nil

@@ -267,6 +267,7 @@ func TestFullFile(t *testing.T) {
 			break
 		}
 	}
+	wantUnbuilt = append(wantUnbuilt, "wal.on_full: drop_oldest")
 	if diff := cmp.Diff(wantUnbuilt, got); diff != "" {
 		t.Error(diff)
 	}

@@ -17,6 +17,9 @@ func Unbuilt(c Config) []string {
 			keys = append(keys, key)
 		}
 	}
+	if c.WAL.OnFull == OnFullDropOldest {
+		keys = append(keys, "wal.on_full: drop_oldest")
+	}
 	if c.WAL.Ack == AckBucket {
 		keys = append(keys, "wal.ack: bucket")
 	}
