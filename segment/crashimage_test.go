@@ -2,6 +2,7 @@ package segment
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -67,9 +68,7 @@ func (r *crashRecorder) record(seq Seq) {
 		r.t.Error(err)
 	}
 	files := map[Seq]crashFile{}
-	for s, f := range r.files {
-		files[s] = f
-	}
+	maps.Copy(files, r.files)
 	r.points = append(r.points, crashPoint{seq, files, cursor, r.sent, r.answered})
 }
 

@@ -321,22 +321,21 @@ func parseCursorSlot(b []byte, lane LaneID) (*CursorState, error) {
 	return st, nil
 }
 
-// appendCursorSlot appends the encoded state to dst.
-func appendCursorSlot(dst []byte, st *CursorState) ([]byte, error) {
+// encodeCursorSlot returns the bytes of a slot that holds st.
+func encodeCursorSlot(st *CursorState) ([]byte, error) {
 	payload, err := json.Marshal(st)
 	if err != nil {
-		return dst, fmt.Errorf("encode cursor: %w", err)
+		return nil, fmt.Errorf("encode cursor: %w", err)
 	}
 	if len(payload) > maxCursorPayload {
-		return dst, fmt.Errorf("encode cursor: %w: %d bytes, at most %d fit", errCursorSize, len(payload), maxCursorPayload)
+		return nil, fmt.Errorf("encode cursor: %w: %d bytes, at most %d fit", errCursorSize, len(payload), maxCursorPayload)
 	}
-	start := len(dst)
-	dst = append(dst, cursorMagic[:]...)
+	dst := append(make([]byte, 0, cursorHeadBytes+len(payload)), cursorMagic[:]...)
 	dst = append(dst, formatVersion, 0, 0, 0)
 	dst = order.AppendUint32(dst, uint32(len(payload)))
 	dst = order.AppendUint64(dst, st.Generation)
 	dst = order.AppendUint32(dst, 0)
-	sum := crc32.Checksum(dst[start:], castagnoli)
+	sum := crc32.Checksum(dst, castagnoli)
 	dst = order.AppendUint32(dst, crc32.Update(sum, castagnoli, payload))
 	return append(dst, payload...), nil
 }
@@ -344,10 +343,10 @@ func appendCursorSlot(dst []byte, st *CursorState) ([]byte, error) {
 // save makes st durable as the newest state.
 func (c *cursorStore) save(st *CursorState) error {
 	st.Generation = max(c.gens[0], c.gens[1]) + 1
-	b, err := appendCursorSlot(nil, st)
+	b, err := encodeCursorSlot(st)
 	if errors.Is(err, errCursorSize) { // long names of many tenants: progress matters more than who brought what
 		st.shrink()
-		b, err = appendCursorSlot(nil, st)
+		b, err = encodeCursorSlot(st)
 	}
 	if err != nil {
 		return err

@@ -96,7 +96,7 @@ func TestGoldenCursor(t *testing.T) {
 		Accepted: map[string]Accepted{"acme": {Counts{1}, Counts{2}}, OtherTenants: {Counts{3}, Counts{4}}},
 		NextSeq:  11, Open: []OpenSegment{{hdr, hdr.salt}}, Limits: map[Seq]int64{8: 4096},
 	}
-	b, err := appendCursorSlot(nil, want)
+	b, err := encodeCursorSlot(want)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestBlockHeaderRefused(t *testing.T) {
 
 func TestCursorSlotRefused(t *testing.T) {
 	lane := LaneID{Destination: "default"}
-	whole, err := appendCursorSlot(nil, &CursorState{Lane: lane, Generation: 3, Exported: Position{2, 1}, NextSeq: 3})
+	whole, err := encodeCursorSlot(&CursorState{Lane: lane, Generation: 3, Exported: Position{2, 1}, NextSeq: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

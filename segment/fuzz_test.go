@@ -140,7 +140,7 @@ func slotAround(payload []byte, generation uint64) []byte {
 
 func againCursor(t *testing.T, st *CursorState) {
 	t.Helper()
-	first, err := appendCursorSlot(nil, st)
+	first, err := encodeCursorSlot(st)
 	if err != nil {
 		return // what is escaped may take more room than it took
 	}
@@ -148,7 +148,7 @@ func againCursor(t *testing.T, st *CursorState) {
 	if err != nil {
 		t.Fatalf("%v: %q", err, first)
 	}
-	if second, err := appendCursorSlot(nil, again); err != nil || !bytes.Equal(first, second) {
+	if second, err := encodeCursorSlot(again); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("%v\n%q\n%q", err, first, second)
 	}
 }

@@ -182,6 +182,8 @@ func (l *Lane) footerOf(seq Seq) (*Footer, error) {
 
 // recoverSegment scans a segment that has no footer and makes it end cleanly. Its frames were answered or not: all that is
 // whole is kept, since an answer may have been on its way.
+//
+//nolint:cyclop // one pass over what a crash can leave, case by case
 func (l *Lane) recoverSegment(g *segInfo, known bool) error {
 	f, err := l.o.FS.OpenFile(l.segmentFile(g.seq), os.O_RDWR, filePerm)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -59,7 +59,7 @@ func seed(t testing.TB, fsys vfs.FS, dir string, cur *CursorState, segments map[
 // cursorBytes is a cursor file that holds one state.
 func cursorBytes(t testing.TB, cur *CursorState) []byte {
 	t.Helper()
-	b, err := appendCursorSlot(nil, cur)
+	b, err := encodeCursorSlot(cur)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func (s *Space) fits(tenant string, n int64) *RefusedError {
 		return &RefusedError{Reason: RefusedFull, After: s.delay(used + n - s.o.MaxBytes)}
 	}
 	share := int64(float64(s.o.MaxBytes) * s.o.TenantShare)
-	if has := s.tenants[tenant]; tenant != "" && s.o.TenantShare > 0 && has+n > share && s.others(tenant, has) {
+	if has := s.tenants[tenant]; tenant != "" && s.o.TenantShare > 0 && has+n > share && s.others(has) {
 		return &RefusedError{Reason: RefusedTenantShare, After: s.delay(has + n - share)}
 	}
 	if s.o.Free != nil {
@@ -174,7 +174,7 @@ func (s *Space) fits(tenant string, n int64) *RefusedError {
 }
 
 // others reports whether any other tenant has data.
-func (s *Space) others(tenant string, has int64) bool {
+func (s *Space) others(has int64) bool {
 	n := len(s.tenants)
 	if has > 0 {
 		n--

@@ -25,7 +25,7 @@ func tmpfsLimit(o SpaceOptions) func(*LaneOptions) {
 // tmpfsFast is a temporary directory in memory where the machine has one: what is counted here does not depend on the disk.
 func tmpfsFast(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "ingest-agent-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "ingest-agent-test-") //nolint:usetesting // a directory in memory, which TempDir is not
 	if err != nil {
 		return t.TempDir()
 	}

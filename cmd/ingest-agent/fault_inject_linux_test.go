@@ -29,9 +29,12 @@ import (
 
 // faultPoint is one run with system calls that fail.
 type faultPoint struct {
-	// inject is what strace takes after -e inject=: CALL:error=ERRNO:when=WHEN. Calls are counted by thread, and only those on
-	// what lies in the data directory, so that a fault that comes once comes once in each thread that gets so far.
+	// inject is what strace takes after -e inject=: CALL:error=ERRNO:when=WHEN, or CALL:signal=KILL:when=WHEN to die there.
+	// Calls are counted by thread, and only those on what lies in the data directory, so that a fault that comes once comes
+	// once in each thread that gets so far.
 	inject []string
+	// start: also the calls on what only a start needs are counted.
+	start bool
 	// backlog: an earlier life was killed and left some, so that the start has work to do.
 	backlog bool
 	// up: the sink takes meanwhile, so that segments are removed.
@@ -42,18 +45,29 @@ type faultPoint struct {
 
 func (p *faultPoint) String() string {
 	name := strings.Join(p.inject, ",")
-	for text, on := range map[string]bool{"": true, "+backlog": p.backlog, "+up": p.up, "+kill": p.kill} {
-		if on {
-			name += text
+	for _, o := range []struct {
+		on   bool
+		name string
+	}{{p.start, "start"}, {p.backlog, "backlog"}, {p.up, "up"}, {p.kill, "kill"}} {
+		if o.on {
+			name += " " + o.name
 		}
 	}
-	return strings.ReplaceAll(name, ":when=", ":")
+	return name
 }
 
 // lasting reports whether some call goes on failing for good.
 func (p *faultPoint) lasting() bool {
 	return slices.ContainsFunc(p.inject, func(s string) bool { return strings.HasSuffix(s, "+") })
 }
+
+// dies reports whether the agent is killed at a call.
+func (p *faultPoint) dies() bool {
+	return slices.ContainsFunc(p.inject, func(s string) bool { return strings.Contains(s, "signal=KILL") })
+}
+
+// longEnv asks for the points that take too long for each run.
+const longEnv = "INGEST_AGENT_LONG"
 
 const (
 	faultRequests = 40
@@ -80,11 +94,14 @@ func faultStrace(t *testing.T) string {
 }
 
 // faultCommand is the agent under strace. The process that is started is the agent itself.
-func faultCommand(strace, log, dataDir, config string, inject []string) *exec.Cmd {
+func faultCommand(strace, log, dataDir, config string, p *faultPoint) *exec.Cmd {
 	cmd := command("run", "--config", config)
-	args := []string{strace, "-f", "-D", "-q", "--seccomp-bpf", "-o", log}
+	args := []string{strace, "-f", "-D", "-q", "-o", log}
+	if !p.dies() { // with the filter the other calls cost nothing, but signals are not sent
+		args = append(args, "--seccomp-bpf")
+	}
 	calls := map[string]bool{}
-	for _, i := range inject {
+	for _, i := range p.inject {
 		name, _, _ := strings.Cut(i, ":")
 		calls[name] = true
 		args = append(args, "-e", "inject="+i)
@@ -92,7 +109,14 @@ func faultCommand(strace, log, dataDir, config string, inject []string) *exec.Cm
 	args = append(args, "-e", "trace="+strings.Join(slices.Sorted(maps.Keys(calls)), ","))
 	lanes := filepath.Join(dataDir, "lanes")
 	lane := filepath.Join(lanes, "default.0")
-	for _, path := range []string{dataDir, lanes, lane, filepath.Join(lane, "cursor")} {
+	paths := []string{lane}
+	if p.start || !calls["openat"] {
+		paths = append(paths, filepath.Join(lane, "cursor"))
+	}
+	if p.start {
+		paths = append(paths, dataDir, lanes)
+	}
+	for _, path := range paths {
 		args = append(args, "-P", path)
 	}
 	for seq := range segment.Seq(faultSegments) {
@@ -108,13 +132,14 @@ type faultClient struct {
 	t         *testing.T
 	generator *otlpgen.Generator
 	http      http.Client
+	mayDie    bool // an agent that does not answer is none of its failures
 
 	mu      sync.Mutex
 	next    uint64 // first number of the next request
 	sent    seqset.Set
 	acked   seqset.Set
 	refused seqset.Set
-	codes   map[int]int
+	codes   map[int]int // answers by status; 0: none
 }
 
 func newFaultClient(t *testing.T) *faultClient {
@@ -137,13 +162,19 @@ func (c *faultClient) send(addr string) bool {
 	signal := segment.Signals[int(first)%len(segment.Signals)]
 	body := c.generator.Append(nil, signal, int(first), first)
 	resp, err := c.http.Post("http://"+addr+wire.HTTPPath(signal), "application/x-protobuf", bytes.NewReader(body))
-	if err != nil {
-		c.t.Errorf("request %d: no answer: %v", first, err)
-		return false
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(resp.Body)
+		err = errors.Join(err, resp.Body.Close())
 	}
-	text, err := io.ReadAll(resp.Body)
-	if err := errors.Join(err, resp.Body.Close()); err != nil {
-		c.t.Errorf("request %d: answer: %v", first, err)
+	if err != nil {
+		if !c.mayDie {
+			c.t.Errorf("request %d: no answer: %v", first, err)
+		}
+		c.mu.Lock()
+		c.codes[0]++
+		c.mu.Unlock()
+		return false
 	}
 	c.mu.Lock()
 	c.codes[resp.StatusCode]++
@@ -187,7 +218,8 @@ type faultRun struct {
 	config       string
 	sink         *sink.Sink
 	client       *faultClient
-	injected     int
+	started      bool // the life with the faults
+	injected     int  // how often a call was made to fail, or to be the last one
 }
 
 func (r *faultRun) run() {
@@ -220,7 +252,7 @@ func (r *faultRun) run() {
 // faulty is the life in which calls fail.
 func (r *faultRun) faulty() {
 	log := filepath.Join(r.t.TempDir(), "strace")
-	p := spawn(r.t, faultCommand(r.strace, log, r.data, r.config, r.inject))
+	p := spawn(r.t, faultCommand(r.strace, log, r.data, r.config, r.faultPoint))
 	defer func() {
 		p.kill()
 		text, err := os.ReadFile(log)
@@ -228,6 +260,9 @@ func (r *faultRun) faulty() {
 			r.t.Error(err)
 		}
 		r.injected = bytes.Count(text, []byte("(INJECTED)"))
+		if r.dies() && (!r.started || r.client.codes[0] > 0) {
+			r.injected++
+		}
 		if r.t.Failed() {
 			r.t.Logf("injected:\n%s\nthe agent says:\n%s", faultLines(text), p.log())
 		}
@@ -235,14 +270,18 @@ func (r *faultRun) faulty() {
 	select {
 	case <-p.startedC:
 	case <-p.exited: // a disk that fails at the start may end it, in words
-		if code := p.code(faultLimit); code != exitFailed || !strings.Contains(p.log(), "ingest-agent: start: ") {
+		if code := p.code(faultLimit); !r.dies() && (code != exitFailed || !strings.Contains(p.log(), "ingest-agent: start: ")) {
 			r.t.Errorf("the start ended with code %d", code)
 		}
 		return
 	case <-time.After(faultLimit):
 		r.t.Fatalf("no start:\n%s", p.log())
 	}
+	r.started = true
 	r.client.load(p.started.HTTP, faultRequests)
+	if r.dies() {
+		return
+	}
 	if r.lasting() {
 		if code, text := agenttest.Get(r.t, p.started.Admin, "/livez"); code != http.StatusOK {
 			r.t.Errorf("/livez: %d %s", code, text)
@@ -305,10 +344,15 @@ func TestFaultSystemCalls(t *testing.T) {
 				t.Parallel()
 				data := filepath.Join(agenttest.FastDir(t), "data")
 				s := agenttest.NewSink(t)
-				r := &faultRun{faultPoint: p, t: t, strace: strace, data: data, sink: s, client: newFaultClient(t), config: configFile(t, data, s.URL(),
-					"wal: {shards: 1, min_free_bytes: 0, segment_size: 4KiB, segment_age: 200ms}\nshutdown: {timeout: 2s}\n")}
+				c := newFaultClient(t)
+				c.mayDie = p.dies()
+				r := &faultRun{faultPoint: p, t: t, strace: strace, data: data, sink: s, client: c, config: configFile(t, data, s.URL(),
+					"wal: {shards: 1, min_free_bytes: 0, segment_size: 4KiB, segment_age: 200ms}\nshutdown: {timeout: 600ms}\n")}
 				r.run()
-				t.Logf("%d injected, answers %v", r.injected, r.client.codes)
+				t.Logf("%d injected, started %v, answers %v", r.injected, r.started, c.codes)
+				if !r.started {
+					return
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				for _, in := range p.inject {
@@ -320,22 +364,75 @@ func TestFaultSystemCalls(t *testing.T) {
 	})
 	for call, n := range hit {
 		if n == 0 {
-			t.Errorf("no %s was made to fail", call)
+			t.Errorf("no %s was made to fail after the start", call)
 		}
 	}
 }
 
+// faultPoints are the runs of TestFaultSystemCalls: a stride through calls, errors and moments, or with longEnv all of them.
 func faultPoints() (points []faultPoint) {
-	for i, call := range []string{"write", "pwrite64", "fdatasync", "fsync", "openat", "mkdirat", "unlinkat"} {
-		for j, errno := range []string{"EIO", "ENOSPC"} {
-			for k, when := range []string{"1", "3", "2..4", "4+"} {
-				n := i + j + k
-				points = append(points, faultPoint{
-					inject: []string{call + ":error=" + errno + ":when=" + when},
-					kill:   n%2 == 0, up: call == "unlinkat" || n%3 == 0, backlog: n%4 == 1,
-				})
-			}
+	add := func(p faultPoint) {
+		n := len(points)
+		p.kill, p.backlog, p.up = n%2 == 0, n%3 == 1, p.up || n%4 == 3
+		points = append(points, p)
+	}
+	type moments struct {
+		fail []string
+		die  []int
+	}
+	errnos := []string{"EIO", "ENOSPC"}
+	usual := moments{[]string{"1", "4", "3..5", "5+"}, []int{2, 5}}
+	calls := []struct {
+		name string
+		moments
+	}{
+		{"write", usual}, {"pwrite64", usual}, {"fdatasync", usual},
+		{"fsync", moments{[]string{"4", "9", "6..8", "8+"}, []int{5, 8}}}, // what comes before belongs to the start
+		{"openat", moments{[]string{"6", "9", "8..10", "9+"}, []int{7, 10}}},
+		{"mkdirat", moments{[]string{"3", "5", "4..6", "5+"}, []int{3, 5}}},
+		{"unlinkat", usual},
+	}
+	starts := []string{"2", "7"}
+	long := os.Getenv(longEnv) != ""
+	if long {
+		var all moments
+		for n := 1; n <= 24; n++ {
+			all.fail = append(all.fail, fmt.Sprint(n), fmt.Sprintf("%d..%d", n, n+2), fmt.Sprintf("%d+", n))
+			all.die = append(all.die, n)
+			starts = append(starts, fmt.Sprint(n))
 		}
+		for i := range calls {
+			calls[i].moments = all
+		}
+	}
+	turn := 0 // of the errors, where the short list has one for each moment
+	for _, call := range calls {
+		removes := call.name == "unlinkat"
+		for _, when := range call.fail {
+			for i, errno := range errnos {
+				if long || i == turn%2 {
+					add(faultPoint{inject: []string{call.name + ":error=" + errno + ":when=" + when}, up: removes})
+				}
+			}
+			turn++
+		}
+		for _, n := range call.die {
+			add(faultPoint{inject: []string{fmt.Sprintf("%s:signal=KILL:when=%d", call.name, n)}, up: removes})
+		}
+		turn++
+	}
+	for _, call := range []string{"openat", "mkdirat", "fsync", "fdatasync", "pwrite64"} {
+		for _, when := range starts {
+			add(faultPoint{inject: []string{call + ":error=" + errnos[turn%2] + ":when=" + when}, start: true})
+			turn++
+		}
+	}
+	// What was not synced or written can not be cut either, and then the limit that says so can not be saved.
+	for _, first := range []string{"fdatasync:error=EIO:when=4", "write:error=ENOSPC:when=3..5"} {
+		for _, cut := range []string{"1", "1+"} {
+			add(faultPoint{inject: []string{first, "ftruncate:error=EIO:when=" + cut}})
+		}
+		add(faultPoint{inject: []string{first, "ftruncate:error=EIO:when=1+", "pwrite64:error=EIO:when=4..8"}})
 	}
 	return points
 }
