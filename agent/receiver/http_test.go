@@ -342,6 +342,7 @@ func TestCase61SlowAndEndlessBodies(t *testing.T) {
 		held.Release(bodiesBytes(run.live.Load().Settings))
 	}
 
+	run = start(t, func(o *Options) { o.Settings.ReadTimeout = time.Minute }) // the size ends it, not the time
 	endless := new(zeros)
 	req, err := http.NewRequest(http.MethodPost, run.url+"/v1/logs", io.LimitReader(endless, 100<<20))
 	if err != nil {
