@@ -169,49 +169,50 @@ func tornTail(t *testing.T, codec Codec, torn func([]byte) []byte) {
 func TestCase10StaleIndex(t *testing.T) {
 	t.Parallel()
 	for _, codec := range []Codec{CodecNone, CodecZstd} {
-		ims := laneImages(t, codec, 3, 10, 100)
-		im := ims[1]
-		body := im.bytes[:im.footer.from]
-		other := newImage(t, imageOptions{codec: codec, seq: 2, salt: foreignSum, perBlock: 5}, imageFrames(10, 100))
-		footer := func(of *image) []byte { return of.bytes[of.footer.from:of.footer.to] }
-		older := newImage(t, imageOptions{codec: codec, seq: 2, salt: im.hdr.salt, perBlock: 5, before: ims[0].totals}, imageFrames(5, 100))
-		mem := func(change func(m *vfs.Mem, cur *CursorState) []byte) *vfs.Mem {
-			m := vfs.NewMem()
-			cur := &CursorState{Lane: im.hdr.Lane, Generation: 1, Exported: Start, NextSeq: 4}
-			second := change(m, cur)
-			seed(t, m, seedDir, cur, map[Seq][]byte{1: ims[0].bytes, 2: second, 3: ims[2].bytes})
-			return m
-		}
-		for name, m := range map[string]*vfs.Mem{
-			"none":                    mem(func(*vfs.Mem, *CursorState) []byte { return body }),
-			"older footer":            mem(func(*vfs.Mem, *CursorState) []byte { return slices.Concat(body, footer(older)) }),
-			"footer of its neighbour": mem(func(*vfs.Mem, *CursorState) []byte { return slices.Concat(body, footer(ims[2])) }),
-			"footer of a namesake":    mem(func(*vfs.Mem, *CursorState) []byte { return slices.Concat(body, footer(other)) }),
-			"empty footer":            mem(func(*vfs.Mem, *CursorState) []byte { return append(slices.Clone(body), make([]byte, 400)...) }),
-			"file beside the log": mem(func(m *vfs.Mem, _ *CursorState) []byte {
-				writeDurable(t, m, filepath.Join(seedLaneDir(seedDir), im.hdr.Seq.String(), "index"), nil)
-				return im.bytes
-			}),
-			"second copy of a neighbour's header": mem(func(_ *vfs.Mem, cur *CursorState) []byte {
-				cur.Open = []OpenSegment{{ims[2].hdr, ims[2].hdr.salt}}
-				return im.bytes
-			}),
-			"second copy of a namesake's header": mem(func(_ *vfs.Mem, cur *CursorState) []byte {
-				cur.Open = []OpenSegment{{other.hdr, other.hdr.salt}}
-				return im.bytes
-			}),
-			"second copy of a namesake's header, no footer": mem(func(_ *vfs.Mem, cur *CursorState) []byte {
-				cur.Open = []OpenSegment{{other.hdr, other.hdr.salt}}
-				return body
-			}),
-		} {
-			t.Run(fmt.Sprintf("%s, codec %d", name, codec), func(t *testing.T) {
-				got, ledger := settled(t, m, seedDir)
-				sameSet(t, got, frameBodies(ims...), false)
-				if ledger.Lost != nil {
-					t.Errorf("lost %v", ledger.Lost)
-				}
-			})
+		for _, seq := range []Seq{2, 3} { // one that a start only counts, and the last, whose end it reads
+			ims := laneImages(t, codec, 3, 10, 100)
+			im, neighbour := ims[seq-1], ims[4-seq]
+			before := ims[seq-2].totals
+			body := im.bytes[:im.footer.from]
+			namesake := newImage(t, imageOptions{codec: codec, seq: seq, salt: foreignSalt, perBlock: 5}, imageFrames(10, 100))
+			older := newImage(t, imageOptions{codec: codec, seq: seq, salt: im.hdr.salt, perBlock: 5, before: before}, imageFrames(5, 100))
+			footer := func(of *image) []byte { return slices.Concat(body, of.bytes[of.footer.from:of.footer.to]) }
+			second := func(of *image) []OpenSegment { return []OpenSegment{{of.hdr, of.hdr.salt}} }
+			for _, c := range []struct {
+				name  string
+				bytes []byte // of the segment
+				open  []OpenSegment
+				index bool // there is a file beside the log
+			}{
+				{name: "none", bytes: body},
+				{name: "older footer", bytes: footer(older)},
+				{name: "footer of a neighbour", bytes: footer(neighbour)},
+				{name: "footer of a namesake", bytes: footer(namesake)},
+				{name: "empty footer", bytes: append(slices.Clone(body), make([]byte, 400)...)},
+				{name: "file beside the log", bytes: im.bytes, index: true},
+				{name: "second copy of a neighbour's header", bytes: im.bytes, open: second(neighbour)},
+				{name: "second copy of a namesake's header", bytes: im.bytes, open: second(namesake)},
+				{name: "second copy of a namesake's header, no footer", bytes: body, open: second(namesake)},
+				{name: "own header damaged, footer", bytes: flip(im.bytes, im.header.to-9, 1)},
+				{name: "own header damaged, second copy, no footer", bytes: flip(body, im.header.to-9, 1), open: second(im)},
+				{name: "own header gone, second copy, no footer", bytes: body[im.header.to:], open: second(im)},
+			} {
+				t.Run(fmt.Sprintf("codec %d, segment %d, %s", codec, seq, c.name), func(t *testing.T) {
+					m := vfs.NewMem()
+					cur := &CursorState{Lane: im.hdr.Lane, Generation: 1, Exported: Start, NextSeq: 4, Open: c.open}
+					segments := map[Seq][]byte{1: ims[0].bytes, 2: ims[1].bytes, 3: ims[2].bytes}
+					segments[seq] = c.bytes
+					seed(t, m, seedDir, cur, segments)
+					if c.index {
+						writeDurable(t, m, filepath.Join(seedLaneDir(seedDir), seq.String(), "index"), nil)
+					}
+					got, ledger := settled(t, m, seedDir)
+					sameSet(t, got, frameBodies(ims...), false)
+					if ledger.Lost != nil {
+						t.Errorf("lost %v", ledger.Lost)
+					}
+				})
+			}
 		}
 	}
 }

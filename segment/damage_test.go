@@ -101,7 +101,7 @@ func misplaced(t *testing.T, im *image) []damageCase {
 	t.Helper()
 	part := func(s span) []byte { return im.bytes[s.from:s.to] }
 	b1, b2 := im.blocks[1], im.blocks[2]
-	other := newImage(t, imageOptions{salt: foreignSum, perBlock: 4, codec: im.codec}, imageFrames(20, 150))
+	other := newImage(t, imageOptions{salt: foreignSalt, perBlock: 4, codec: im.codec}, imageFrames(20, 150))
 	before := newImage(t, imageOptions{seq: 2, salt: imageSalt + 1, perBlock: 4, codec: im.codec}, imageFrames(20, 150))
 	o2 := other.blocks[2]
 	// Blocks that only who knows the salt could write.
@@ -127,7 +127,7 @@ func misplaced(t *testing.T, im *image) []damageCase {
 		{name: "segment header twice", bytes: splice(im.bytes, span{b2.from, b2.from}, part(im.header)...), whole: true},
 		{name: "block of another segment in place of one", bytes: splice(im.bytes, b2.span, other.bytes[o2.from:o2.to]...), lost: entries(9, 12)},
 		{name: "block of another segment put in", bytes: splice(im.bytes, span{b2.from, b2.from}, other.bytes[o2.from:o2.to]...), whole: true},
-		{name: "frames of another segment in a block of ours", bytes: splice(im.bytes, b2.span, forge(foreignSum, 9)...), lost: entries(9, 12)},
+		{name: "frames of another segment in a block of ours", bytes: splice(im.bytes, b2.span, forge(foreignSalt, 9)...), lost: entries(9, 12)},
 		{name: "frames behind the footer, next numbers", bytes: append(slices.Clone(im.bytes), forge(imageSalt, 30)...), whole: true},
 		{name: "another whole segment put in", bytes: splice(im.bytes, span{b2.from, b2.from}, other.bytes...), whole: true},
 		{name: "another whole segment behind", bytes: append(slices.Clone(im.bytes), other.bytes...), whole: true},
@@ -192,15 +192,15 @@ func TestDamagePage(t *testing.T) {
 // A body is bytes from outside. Whatever it holds, and whatever is damaged around it, it never comes to life.
 func TestDamageAroundForgedBodies(t *testing.T) {
 	t.Parallel()
-	inner := newImage(t, imageOptions{salt: foreignSum, perBlock: 2}, imageFrames(4, 40))
-	packed := newImage(t, imageOptions{salt: foreignSum, perBlock: 2, codec: CodecZstd}, imageFrames(4, 40))
+	inner := newImage(t, imageOptions{salt: foreignSalt, perBlock: 2}, imageFrames(4, 40))
+	packed := newImage(t, imageOptions{salt: foreignSalt, perBlock: 2, codec: CodecZstd}, imageFrames(4, 40))
 	passed := blockHeader{salt: imageSalt, first: 2, frames: 1, rawLen: 100, storedLen: 100, before: &Totals{}}
 	for _, c := range []struct {
 		name string
 		body []byte
 	}{
-		{"frame of another salt", foreign(6, foreignSum)},
-		{"frame of another salt, next number", foreign(7, foreignSum)},
+		{"frame of another salt", foreign(6, foreignSalt)},
+		{"frame of another salt, next number", foreign(7, foreignSalt)},
 		{"whole segment", inner.bytes},
 		{"whole segment, zstd", packed.bytes},
 		{"block of another salt", inner.blocks[0].raw},

@@ -30,7 +30,7 @@ func goldenFrames() []storedFrame {
 		{kind: kindData, signal: Metrics, received: at + 2, tenant: "default"},
 		{kind: kindData, signal: Logs, records: 9, received: at + 3, tenant: "acme", body: []byte("moved here"), birth: &FrameID{birth, 4_000_000_000}},
 		{kind: kindData, signal: Traces, records: 1<<32 - 1, received: -1, tenant: strings.Repeat("t", MaxTenantBytes), body: bytes.Repeat([]byte("span "), 600)},
-		{kind: kindData, signal: Metrics, records: 1, received: at + 5, body: foreign(7, foreignSum)},
+		{kind: kindData, signal: Metrics, records: 1, received: at + 5, body: foreign(7, foreignSalt)},
 		{kind: kindData, signal: Metrics, records: 2, received: at + 6, tenant: "default", body: []byte("the last one")},
 	}
 }

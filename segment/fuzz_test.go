@@ -58,7 +58,7 @@ func FuzzScan(f *testing.F) {
 		}
 	}
 	goldenSeeds(f, "*.seg", add)
-	for _, b := range [][]byte{nil, {0x80, 0x80}, make([]byte, 700), foreign(4, foreignSum), frameMagic[:], blockMagic[:]} {
+	for _, b := range [][]byte{nil, {0x80, 0x80}, make([]byte, 700), foreign(4, foreignSalt), frameMagic[:], blockMagic[:]} {
 		add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, at, cut uint16, packed, known bool) {
@@ -157,7 +157,7 @@ func againCursor(t *testing.T, st *CursorState) {
 func FuzzDecodeObject(f *testing.F) {
 	goldenSeeds(f, "*.seg", func(b []byte) { f.Add(b, "default", uint32(1), uint32(3), int64(5), uint32(100)) })
 	f.Add([]byte("body"), "", uint32(7), uint32(0), int64(-1), uint32(0))
-	f.Add(foreign(1, foreignSum), strings.Repeat("x", MaxTenantBytes), uint32(maxEntries), uint32(1<<32-1), int64(1<<62), uint32(300))
+	f.Add(foreign(1, foreignSalt), strings.Repeat("x", MaxTenantBytes), uint32(maxEntries), uint32(1<<32-1), int64(1<<62), uint32(300))
 	birth := imageHeader(1, 0).Birth
 	f.Fuzz(func(t *testing.T, b []byte, text string, number, records uint32, received int64, hit uint32) {
 		if frames, _, err := DecodeObject(b, birth); err == nil && len(frames) == 0 {

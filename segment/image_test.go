@@ -52,8 +52,8 @@ type imageOptions struct {
 }
 
 const (
-	imageSalt  = 0x0123456789abcdef
-	foreignSum = 0x0fedcba987654321
+	imageSalt   = 0x0123456789abcdef
+	foreignSalt = 0x0fedcba987654321
 )
 
 func imageHeader(seq Seq, salt uint64) Header {

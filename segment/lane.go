@@ -300,6 +300,7 @@ func (l *Lane) Advance(p *Progress) {
 		}
 	}
 	l.cur.Out = l.cur.Out.Sub(p.Again).Add(p.Out)
+	l.in = l.in.Max(l.cur.Out) // a footer that is not the segment's own may have said less
 	l.cur.Ledger.Delivered = l.cur.Ledger.Delivered.Sub(p.Again.Records)
 	l.cur.Ledger.Add(&p.Ledger)
 	if !p.Oldest.IsZero() || l.cur.Out == l.in {
