@@ -2,8 +2,6 @@ package segment
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"time"
 
 	"go.uber.org/zap"
@@ -22,6 +20,7 @@ type Limits struct {
 	Ordered         bool          // one request at a time, so that frames arrive in order
 	RetryInitial    time.Duration // first delay after a failure
 	RetryMax        time.Duration // longest of our own delays
+	ParkAfter       time.Duration // a group that fails for so long while others succeed is moved away; DrainOptions.Park
 	MaxAge          time.Duration // drop older frames, counted; 0: never
 }
 
@@ -33,28 +32,35 @@ type DrainOptions struct {
 	Limits func() Limits // likewise
 	Dead   DeadLetter
 	Log    *zap.Logger
+	// Split cuts a frame behind its first n records; nil: frames are not cut. Without an error both parts are valid bodies.
+	Split func(f *Frame, n int) (head, tail []byte, err error)
+	Park  Parking // nil: nothing is moved
 }
 
 const (
 	// maxRetryAfter caps the delay that a destination may ask for; it asks again then.
 	maxRetryAfter = 5 * time.Minute
-	// readRetry is the delay after the source failed.
+	// readRetry is the delay after the source failed, or a move.
 	readRetry = time.Second
 )
 
-// Drain moves frames from a source to a sink and the cursor behind them: the one loop for local lanes, adopted lanes and
-// jobs. It reads ahead within a window, merges frames of one tenant and signal up to the destination's limit, keeps several
-// requests in flight, and retries without end. What is refused for good goes to the dead letter, frame by frame.
+// Drain moves frames from a source to a sink and the cursor behind them: the one loop for local lanes, parked lanes, adopted
+// lanes, dead letters and jobs. It reads ahead within a window, merges frames of one tenant and signal up to the
+// destination's limit, keeps several requests in flight, and retries without end. What is refused for good is narrowed down
+// to the offending records, which go to the dead letter. A group that fails while others succeed is moved to a parked lane.
 //
-// Commit point: none of its own. The cursor is advanced over a prefix, and only after the sink's success, the dead letter or
-// a counted loss (I11).
+// Commit point: none of its own. The cursor is advanced over a prefix, and only after the sink's success, the dead letter, a
+// counted loss or a synced move (I11).
 type Drain struct {
-	o      DrainOptions
-	events chan event
-	window window
-	groups groups
-	flying int
-	log    *limitedLog
+	o       DrainOptions
+	events  chan event
+	window  window
+	groups  groups
+	flying  int // goroutines that will send an event
+	sending int // of them, with a request
+	bisect  budget
+	size    learnedSize
+	log     *limitedLog
 }
 
 // event is what the control loop receives: one of the fields is set.
@@ -62,6 +68,9 @@ type event struct {
 	item    *Item
 	request *attempt
 	outcome Outcome
+	aside   *attempt // was set aside, or err
+	moved   *move    // was moved, or err
+	err     error
 	read    bool // the reader has ended
 }
 
@@ -69,7 +78,7 @@ type event struct {
 func (o DrainOptions) Run(ctx context.Context) {
 	d := &Drain{o: o, events: make(chan event), log: newLimitedLog(o.Log)}
 	d.window.freed = make(chan struct{}, 1)
-	d.groups.byKey = map[groupKey]*group{}
+	d.groups = newGroups()
 	go d.read(ctx)
 	d.loop(ctx)
 }
@@ -80,7 +89,7 @@ func (d *Drain) loop(ctx context.Context) {
 	reading, stop := true, ctx.Done()
 	for reading || d.flying > 0 {
 		if ctx.Err() == nil {
-			timer.Reset(d.dispatch(ctx))
+			timer.Reset(min(d.park(ctx), d.dispatch(ctx)))
 		}
 		select {
 		case ev := <-d.events:
@@ -89,7 +98,14 @@ func (d *Drain) loop(ctx context.Context) {
 				d.add(ev.item)
 			case ev.request != nil:
 				d.flying--
-				d.settle(ev.request, ev.outcome)
+				d.sending--
+				d.settle(ctx, ev.request, ev.outcome)
+			case ev.aside != nil:
+				d.flying--
+				d.settleAside(ev.aside, ev.err)
+			case ev.moved != nil:
+				d.flying--
+				d.settleMove(ev.moved, ev.err)
 			case ev.read:
 				reading = false
 			}
@@ -136,7 +152,7 @@ func (d *Drain) add(it *Item) {
 		s.done = true
 	} else {
 		s.out = s.out.Add(s.frame.totals())
-		d.groups.push(s)
+		d.hold(d.groups.push(s))
 	}
 	if d.window.slots = append(d.window.slots, s); len(d.window.slots) == 1 {
 		d.o.Cursor.Advance(&Progress{Oldest: s.oldest()})
@@ -170,95 +186,35 @@ func (d *Drain) advance() {
 	d.o.Cursor.Advance(&p)
 }
 
+// limits are those of the destination, and what was learned about it.
+func (d *Drain) limits(now time.Time) Limits {
+	lim := d.o.Limits()
+	lim.MaxRequestBytes = d.size.limit(lim.MaxRequestBytes, now)
+	if lim.InFlight = max(lim.InFlight, 1); lim.Ordered {
+		lim.InFlight = 1
+	}
+	return lim
+}
+
 // dispatch starts requests while there is room for them, and returns when to look again.
 func (d *Drain) dispatch(ctx context.Context) time.Duration {
-	lim := d.o.Limits()
-	most := max(lim.InFlight, 1)
-	if lim.Ordered {
-		most = 1
-	}
 	now := time.Now()
-	for d.flying < most {
-		a, wait := d.groups.next(now, &lim)
+	lim := d.limits(now)
+	for d.sending < lim.InFlight {
+		a, wait := d.groups.next(now, &lim, d.split)
 		if a == nil {
 			d.advance() // frames may have gone for their age
 			return wait
 		}
 		d.flying++
+		d.sending++
 		sink := d.o.Sink()
-		go func() { d.events <- event{request: a, outcome: d.attempt(ctx, sink, a)} }()
+		go func() {
+			r := a.request()
+			d.events <- event{request: a, outcome: sink.Deliver(ctx, &r)}
+		}()
 	}
 	return time.Hour // an outcome wakes the loop
-}
-
-// attempt delivers once. What a destination refuses for good is set aside here, so that the loop never waits for a disk.
-func (d *Drain) attempt(ctx context.Context, sink Sink, a *attempt) Outcome {
-	r := a.request()
-	out := sink.Deliver(ctx, &r)
-	if (out.Verdict == Refused || out.Verdict == TooLarge) && len(a.slots) == 1 {
-		cause := "refused"
-		if out.Err != nil {
-			cause = out.Err.Error()
-		}
-		if err := d.o.Dead.SetAside(ctx, a.slots[0].frame, cause); err != nil {
-			d.log.Error("dead", "frame not set aside; trying again", zap.Error(err))
-			return Outcome{Verdict: Retry, Err: err}
-		}
-		d.log.Warn("refused", "destination refuses for good; set aside", zap.Stringer("frame", a.slots[0].frame.ID), zap.Error(out.Err))
-	}
-	return out
-}
-
-// settle books the outcome of an attempt.
-func (d *Drain) settle(a *attempt, out Outcome) {
-	a.group.flying--
-	switch out.Verdict {
-	case Delivered:
-		a.delivered(out.Rejected)
-		if out.Rejected > 0 {
-			d.log.Warn("partial", "destination took a request in part", zap.Uint64("rejected", out.Rejected), zap.Error(out.Err))
-		} else if out.Err != nil {
-			d.log.Warn("warning", "destination took a request with a warning", zap.Error(out.Err))
-		}
-		a.group.failures, a.group.notBefore = 0, time.Time{}
-	case Refused, TooLarge:
-		if len(a.slots) == 1 {
-			a.dead()
-			break
-		}
-		// One frame must not take others with it: halve until it stands alone.
-		half := len(a.slots) / 2
-		a.group.again(a.part(0, half))
-		a.group.again(a.part(half, len(a.slots)))
-	default:
-		a.tries++
-		a.group.again(a)
-		delay := d.backoff(a.group, out.RetryAfter)
-		if out.Err != nil && !errors.Is(out.Err, context.Canceled) {
-			d.log.Warn("retry", "delivery failed; trying again", zap.String("tenant", a.group.key.tenant),
-				zap.Stringer("signal", a.group.key.signal), zap.Duration("after", delay), zap.Error(out.Err))
-		}
-	}
-	d.groups.tidy(a.group)
-}
-
-// backoff sets when a group may be tried again: doubling with jitter, not before the destination's own wish.
-func (d *Drain) backoff(g *group, asked time.Duration) time.Duration {
-	lim := d.o.Limits()
-	delay := lim.RetryInitial << min(g.failures, 20)
-	if delay > lim.RetryMax || delay <= 0 {
-		delay = lim.RetryMax
-	}
-	delay = delay/2 + rand.N(delay/2+1) // half to all of it
-	delay = max(delay, min(asked, maxRetryAfter))
-	now := time.Now()
-	if !now.Before(g.notBefore) { // several requests that fail together are one failure
-		g.failures++
-	}
-	if at := now.Add(delay); at.After(g.notBefore) {
-		g.notBefore = at
-	}
-	return delay
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

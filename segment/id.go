@@ -122,28 +122,32 @@ func (b Birth) prefix() string {
 }
 
 // FrameIDs is the value of the ingest-agent-frames header or metadata for frames in the order of delivery:
-// <owner>/<lane>/<seq>:<ranges>[,…], where ranges are numbers or first-last, joined by "+".
+// <owner>/<lane>/<seq>:<ranges>[,…], where ranges are joined by "+" and are one of <number>, <first>-<last>, or, for a part of
+// a frame, <number>#<first>-<last> with the records that it holds. Parts of one frame never overlap.
 func FrameIDs(frames []Frame) string {
 	var b strings.Builder
 	for i := 0; i < len(frames); {
-		first := frames[i].ID
-		same := i > 0 && frames[i-1].ID.Birth == first.Birth
+		f := &frames[i]
 		switch {
-		case same:
+		case i == 0:
+			b.WriteString(f.ID.prefix() + ":")
+		case frames[i-1].ID.Birth == f.ID.Birth:
 			b.WriteByte('+')
 		default:
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteString(first.prefix())
-			b.WriteByte(':')
+			b.WriteString("," + f.ID.prefix() + ":")
 		}
-		last := first.Number
-		for i++; i < len(frames) && frames[i].ID.Birth == first.Birth && frames[i].ID.Number == last+1; i++ {
+		i++
+		if f.First > 0 {
+			fmt.Fprintf(&b, "%d#%d-%d", f.ID.Number, f.First, f.First+max(f.Records, 1)-1)
+			continue
+		}
+		last := f.ID.Number
+		for i < len(frames) && frames[i].First == 0 && frames[i].ID.Birth == f.ID.Birth && frames[i].ID.Number == last+1 {
 			last++
+			i++
 		}
-		b.WriteString(strconv.FormatUint(uint64(first.Number), 10))
-		if last != first.Number {
+		b.WriteString(strconv.FormatUint(uint64(f.ID.Number), 10))
+		if last != f.ID.Number {
 			b.WriteByte('-')
 			b.WriteString(strconv.FormatUint(uint64(last), 10))
 		}

@@ -21,7 +21,10 @@ type Frame struct {
 	Tenant   string
 	Received time.Time
 	Records  uint32
-	Body     []byte // OTLP protobuf; read-only, shared
+	// First is the number of the first record, from 1, where this is only a part of a stored frame: one that was too large
+	// or refused as a whole. 0: the whole frame.
+	First uint32
+	Body  []byte // OTLP protobuf; read-only, shared
 }
 
 // Request is what one delivery attempt carries: frames of one tenant and signal in order. Their bodies, one after the
@@ -60,7 +63,8 @@ const (
 	Retry
 	// Refused: the destination will never take this request as it is.
 	Refused
-	// TooLarge: the destination will not take a request of this size, but may take parts of it.
+	// TooLarge: the destination will not take a request of this size, but may take parts of it. Later requests are made
+	// smaller.
 	TooLarge
 )
 
