@@ -31,28 +31,45 @@ type admin struct {
 	done    chan struct{} // the server has ended
 }
 
-func startAdmin(a *Agent) (*admin, error) {
+func startAdmin(a *Agent, access *access) (*admin, error) {
+	tlsConfig, err := access.tls("admin.tls", a.cfg.Admin.TLS, "h2", "http/1.1")
+	if err != nil {
+		return nil, err
+	}
+	s := &admin{a: a, done: make(chan struct{})}
+	handler, err := access.guard(a.cfg.Admin, s.routes())
+	if err != nil {
+		return nil, err
+	}
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", a.cfg.Admin.Endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("listen for admin: %w", err)
 	}
-	s := &admin{a: a, addr: l.Addr().String(), done: make(chan struct{})}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.HandleFunc("GET /api/v1/state", s.state)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(a.log)}))
+	s.addr = l.Addr().String()
+	serve := func() error { return s.server.Serve(l) }
+	if tlsConfig != nil {
+		serve = func() error { return s.server.ServeTLS(l, "", "") }
+	}
 	s.server = &http.Server{
-		Handler: mux, ReadHeaderTimeout: adminHeaderTimeout, ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
+		Handler: handler, TLSConfig: tlsConfig, ReadHeaderTimeout: adminHeaderTimeout, ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
 		MaxHeaderBytes: maxAdminHeaderBytes, ErrorLog: zap.NewStdLog(a.log),
 	}
 	go func() {
 		defer close(s.done)
-		if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			a.log.Error("admin endpoint ended", zap.Error(err))
 		}
 	}()
 	return s, nil
+}
+
+func (s *admin) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /api/v1/state", s.state)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.a.metrics.registry, promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(s.a.log)}))
+	return mux
 }
 
 func (s *admin) stop(ctx context.Context) error {

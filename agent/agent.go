@@ -25,6 +25,7 @@ import (
 
 	"ingest-agent/agent/config"
 	"ingest-agent/agent/export"
+	"ingest-agent/agent/otlpwire"
 	"ingest-agent/agent/receiver"
 	"ingest-agent/segment"
 	"ingest-agent/segment/vfs"
@@ -99,15 +100,16 @@ func (a *Agent) open() (err error) {
 	if err := a.openData(); err != nil {
 		return err
 	}
-	if a.dests, err = openDestinations(&a.cfg, a.o.Version); err != nil {
+	a.metrics = newMetrics(a)
+	access := newAccess(a.metrics.registry, a.log)
+	if a.dests, err = openDestinations(&a.cfg, a.o.Version, access); err != nil {
 		return err
 	}
-	a.metrics = newMetrics(a)
 	if a.lanes, err = openLanes(a); err != nil {
 		return err
 	}
 	a.startDrains()
-	return a.listen()
+	return a.listen(access)
 }
 
 // checkBuilt refuses promises that this version cannot keep.
@@ -171,7 +173,7 @@ func (a *Agent) startDrains() {
 			src := l.Source()
 			segment.DrainOptions{
 				Source: src, Cursor: l, Sink: dest.current, Limits: dest.limits, Dead: a.dead,
-				Log: a.log.With(zap.Stringer("lane", l.ID())),
+				Log: a.log.With(zap.Stringer("lane", l.ID())), Split: splitFrame,
 			}.Run(ctx)
 			if err := src.Close(); err != nil {
 				a.log.Warn("source not closed", zap.Stringer("lane", l.ID()), zap.Error(err))
@@ -180,12 +182,16 @@ func (a *Agent) startDrains() {
 	}
 }
 
+func splitFrame(f *segment.Frame, n int) (head, tail []byte, err error) {
+	return otlpwire.Split(f.Signal, f.Body, n)
+}
+
 // listen opens the admin endpoint and the receivers.
-func (a *Agent) listen() (err error) {
-	if a.admin, err = startAdmin(a); err != nil {
+func (a *Agent) listen(access *access) (err error) {
+	if a.admin, err = startAdmin(a, access); err != nil {
 		return err
 	}
-	a.receiver, err = receiver.New(receiver.Options{
+	options := receiver.Options{
 		GRPCEndpoint: a.cfg.Receivers.GRPC.Endpoint,
 		HTTPEndpoint: a.cfg.Receivers.HTTP.Endpoint,
 		Settings: receiver.Settings{
@@ -197,8 +203,11 @@ func (a *Agent) listen() (err error) {
 		Observer: a.metrics,
 		Ready:    a.ready,
 		Log:      a.log,
-	})
-	if err != nil {
+	}
+	if err := access.receive(&a.cfg, &options); err != nil {
+		return err
+	}
+	if a.receiver, err = receiver.New(options); err != nil {
 		return err
 	}
 	addrs, err := a.receiver.Start()

@@ -16,10 +16,14 @@ type destination struct {
 	sink *config.Live[export.Sink]
 }
 
-func openDestinations(c *config.Config, version string) (map[string]*destination, error) {
+func openDestinations(c *config.Config, version string, access *access) (map[string]*destination, error) {
 	dests := map[string]*destination{}
 	for name, d := range c.Destinations {
-		sink, err := export.New(name, exportOptions(c, d, version))
+		o := exportOptions(c, d, version)
+		if o.TLS.ReloadInterval > 0 {
+			o.TLS.Report = access.report("destinations." + name + ".tls")
+		}
+		sink, err := export.New(name, o)
 		if err != nil {
 			for _, open := range dests {
 				err = errors.Join(err, open.close())
@@ -44,6 +48,7 @@ func exportOptions(c *config.Config, d config.Destination, version string) expor
 		TLS: export.TLSOptions{
 			Insecure: d.TLS.Insecure, InsecureSkipVerify: d.TLS.InsecureSkipVerify, CAFile: d.TLS.CAFile,
 			CertFile: d.TLS.CertFile, KeyFile: d.TLS.KeyFile, ServerNameOverride: d.TLS.ServerNameOverride,
+			ReloadInterval: d.TLS.ReloadInterval,
 		},
 	}
 	for k, v := range d.Headers {
@@ -71,6 +76,7 @@ func (d *destination) limits() segment.Limits {
 		Ordered:         c.Ordered,
 		RetryInitial:    c.Retry.InitialInterval,
 		RetryMax:        c.Retry.MaxInterval,
+		ParkAfter:       c.ParkAfter,
 		MaxAge:          c.MaxAge,
 	}
 }

@@ -289,7 +289,8 @@ func TestLedgerOverRestarts(t *testing.T) {
 		case 1:
 			behavior = sink.Behavior{Status: http.StatusServiceUnavailable}
 		case 3:
-			behavior = sink.Behavior{Status: http.StatusBadRequest, Requests: 5} // these become dead letters
+			// More than it takes to narrow 200 records down to half of them, which become dead letters.
+			behavior = sink.Behavior{Status: http.StatusBadRequest, Requests: 300}
 		}
 		s.Behave(behavior)
 		n := start(t, newConfig(t, dir, s.URL(), segmentSize(64<<10), func(c *config.Config) { c.WAL.Shards = 2 }))
@@ -309,6 +310,10 @@ func TestLedgerOverRestarts(t *testing.T) {
 			t.Errorf("round %d: %d are counted as accepted, want %d", round, got, acked.Count())
 		}
 		n.stop()
+		// A request that the stop cut off must meet the behavior of its time.
+		if err := s.Quiesce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	stats := s.Stats()
 	n := start(t, newConfig(t, dir, s.URL(), func(c *config.Config) { c.WAL.Shards = 2 }))

@@ -13,36 +13,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"ingest-agent/agent/reload"
 	"ingest-agent/segment"
 )
-
-// maxFileBytes bounds each file that is read: the configuration, certificates, tokens.
-const maxFileBytes = 4 << 20
-
-// readFile reads a small regular file. It does not wait on a pipe or a device.
-func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return readBounded(f, path)
-}
-
-func readBounded(r io.Reader, path string) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxFileBytes+1))
-	if err == nil && len(data) > maxFileBytes {
-		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %s", Size(maxFileBytes))}
-	}
-	return data, err
-}
 
 // reason is the cause of a file error without the path, which may come from the environment.
 func reason(err error) string {
@@ -67,14 +40,14 @@ func checkDir(path string) (what, allowed string) {
 }
 
 func checkFile(path string) (what, allowed string) {
-	if _, err := readFile(path); err != nil {
+	if _, err := reload.ReadFile(path); err != nil {
 		return "cannot be read: " + reason(err), "want a file that the agent may read"
 	}
 	return "", ""
 }
 
 func checkCAFile(path string) (what, allowed string) {
-	data, err := readFile(path)
+	data, err := reload.ReadFile(path)
 	if err != nil {
 		return "cannot be read: " + reason(err), "want a file that the agent may read"
 	}
@@ -85,18 +58,22 @@ func checkCAFile(path string) (what, allowed string) {
 }
 
 func checkTokenFile(path string) (what, allowed string) {
-	data, err := readFile(path)
+	data, err := reload.ReadFile(path)
 	if err != nil {
 		return "cannot be read: " + reason(err), "want a file that the agent may read"
 	}
-	if token := strings.TrimSpace(string(data)); !isToken(token) {
-		return "holds no token", "want one line of printable ASCII without spaces"
+	if _, err := ParseToken(data); err != nil {
+		return err.Error(), "want one line of printable ASCII without spaces"
 	}
 	return "", ""
 }
 
 func checkTokensFile(path string) (what, allowed string) {
-	if _, err := ReadTokens(path); err != nil {
+	data, err := reload.ReadFile(path)
+	if err != nil {
+		return "cannot be read: " + reason(err), "want a file that the agent may read"
+	}
+	if _, err := ParseTokens(data); err != nil {
 		return err.Error(), "want lines such as TOKEN: tenant"
 	}
 	return "", ""
@@ -105,15 +82,25 @@ func checkTokensFile(path string) (what, allowed string) {
 // isToken reports whether text can be a bearer token in a header.
 func isToken(text string) bool { return nodeName.MatchString(text) }
 
-// ReadTokens reads auth.tokens_file: a YAML map of bearer token to tenant. Its errors name lines and never a token.
-func ReadTokens(path string) (map[string]string, error) {
-	data, err := readFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read tokens: %s", reason(err))
+// ParseToken reads the one token of admin.auth_token_file. Its error does not show what is there.
+func ParseToken(data []byte) (string, error) {
+	token := strings.TrimSpace(string(data))
+	if !isToken(token) {
+		return "", errors.New("holds no token")
 	}
-	var root yaml.Node
-	if err := yaml.NewDecoder(bytes.NewReader(data)).Decode(&root); err != nil || len(root.Content) != 1 {
+	return token, nil
+}
+
+// ParseTokens reads the text of auth.tokens_file: a YAML map of bearer token to tenant. Its errors name lines and never a
+// token.
+func ParseTokens(data []byte) (map[string]string, error) {
+	var root, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(&root); err != nil || len(root.Content) != 1 {
 		return nil, errors.New("read tokens: not one YAML map")
+	}
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, errors.New("read tokens: more than one YAML document")
 	}
 	top := root.Content[0]
 	if top.Kind != yaml.MappingNode {
@@ -123,13 +110,12 @@ func ReadTokens(path string) (map[string]string, error) {
 	for i := 0; i+1 < len(top.Content); i += 2 {
 		token, tenant := top.Content[i], top.Content[i+1]
 		_, twice := tokens[token.Value]
-		badTenant, _ := checkText("tenant", tenant.Value)
 		switch {
 		case token.Kind != yaml.ScalarNode || !isToken(token.Value):
 			return nil, fmt.Errorf("read tokens: line %d: the token is not printable ASCII without spaces", token.Line)
 		case twice:
 			return nil, fmt.Errorf("read tokens: line %d: a token is there twice", token.Line)
-		case tenant.Kind != yaml.ScalarNode || isNull(tenant) || badTenant != "":
+		case tenant.Kind != yaml.ScalarNode || isNull(tenant) || !ValidTenant(tenant.Value):
 			return nil, fmt.Errorf("read tokens: line %d: the tenant is no name of 1 to %d bytes", tenant.Line, segment.MaxTenantBytes)
 		}
 		tokens[token.Value] = tenant.Value

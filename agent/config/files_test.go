@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ingest-agent/agent/reload"
 )
 
 func write(t *testing.T, dir, name, text string) string {
@@ -67,9 +69,8 @@ func TestCertificatesMustFit(t *testing.T) {
 	}
 }
 
-func TestReadTokens(t *testing.T) {
-	dir := t.TempDir()
-	got, err := ReadTokens(write(t, dir, "good", "# tokens\nabc: acme\n\"0123\": Big Corp.\n17: acme\n"))
+func TestParseTokens(t *testing.T) {
+	got, err := ParseTokens([]byte("# tokens\nabc: acme\n\"0123\": Big Corp.\n17: acme\n"))
 	if want := map[string]string{"abc": "acme", "0123": "Big Corp.", "17": "acme"}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v %v", got, err)
 	}
@@ -80,9 +81,12 @@ func TestReadTokens(t *testing.T) {
 		"twice":  {"hush: a\nx: b\nhush: c\n", "read tokens: line 3: a token is there twice"},
 		"space":  {"\"hush hush\": a\n", "read tokens: line 1: the token is not printable ASCII without spaces"},
 		"null":   {"hush:\n", "read tokens: line 1: the tenant is no name of 1 to 255 bytes"},
+		"two":    {"a: b\n---\nhush: c\n", "read tokens: more than one YAML document"},
+		"escape": {"hush: \"a\\nb\"\n", "read tokens: line 1: the tenant is no name of 1 to 255 bytes"},
+		"alias":  {"x: &hush b\nhush: *hush\n", "read tokens: line 2: the tenant is no name of 1 to 255 bytes"},
 		"map":    {"hush: {a: b}\n", "read tokens: line 1: the tenant is no name of 1 to 255 bytes"},
 	} {
-		if _, err := ReadTokens(write(t, dir, name, test.text)); err == nil || err.Error() != test.want {
+		if _, err := ParseTokens([]byte(test.text)); err == nil || err.Error() != test.want {
 			t.Errorf("%s: got %v, want %s", name, err, test.want)
 		}
 	}
@@ -95,7 +99,7 @@ func TestFilesThatWouldBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{pipe, "/dev/zero"} {
-		if _, err := readFile(path); err == nil || reason(err) != "not a regular file" {
+		if _, err := reload.ReadFile(path); err == nil || reason(err) != "not a regular file" {
 			t.Errorf("%s: got %v", path, err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"ingest-agent/agent/reload"
 )
 
 // Override is a value from a flag or an environment variable, which comes before the file. It is taken as it is: nothing
@@ -36,7 +38,7 @@ func Load(file string, overrides []Override, env Env) (Config, error) {
 			return Config{}, fmt.Errorf("read configuration: %w", err)
 		}
 		defer f.Close()
-		if text, err = readBounded(f, file); err != nil { // not readFile: a pipe is fine here
+		if text, err = reload.ReadBounded(f, file); err != nil { // not ReadFile: a pipe is fine here
 			return Config{}, fmt.Errorf("read configuration: %w", err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ingest-agent/agent/reload"
 )
 
 // noEnv is an environment without variables.
@@ -89,14 +91,14 @@ var badFiles = []struct{ name, text, want string }{
 	{"route without tenant", "routes:\n- destination: default\n", "f:2: routes[0].tenant: is missing; name of the tenant"},
 	{"route that never matches", "routes:\n- {tenant: a, destination: default}\n- {tenant: a, destination: default}\n", "f:3: routes[1].tenant: never matches: routes[0] has the same tenant and comes first; remove one"},
 	{"tenant to nowhere", "tenants:\n  acme:\n    destination: acme\n", "f:3: tenants.acme.destination: \"acme\" is no destination; allowed: default"},
-	{"tenant without name", "tenants:\n  \"\": {share: 0.1}\n", "f:2: tenants.: is no name of a tenant; want 1 to 255 bytes"},
+	{"tenant without name", "tenants:\n  \"\": {share: 0.1}\n", "f:2: tenants.: is no name of a tenant; want 1 to 255 bytes of printable UTF-8, no space at an end"},
 	{"share of a tenant", "tenants:\n  a: {share: 2}\n", "f:2: tenants.a.share: \"2\" is out of range; want a fraction above 0 and up to 1"},
 
 	{"variable is not set", "node: a\nbucket: {url: \"file:${env:WHERE}\"}\n", "f:2: bucket.url: environment variable WHERE is not set; want ${env:NAME} or ${env:NAME:-default}, and $$ for a plain $"},
 	{"reference without scheme", "node: ${NAME}\n", "f:1: node: has a reference that is not understood; want ${env:NAME} or ${env:NAME:-default}, and $$ for a plain $"},
 	{"reference that is open", "node: a${env:NAME\n", "f:1: node: has a reference that is not understood; want ${env:NAME} or ${env:NAME:-default}, and $$ for a plain $"},
 
-	{"no tokens", "auth:\n  tokens_file: /nonexistent/tokens\n", "f:2: auth.tokens_file: read tokens: no such file or directory; want lines such as TOKEN: tenant"},
+	{"no tokens", "auth:\n  tokens_file: /nonexistent/tokens\n", "f:2: auth.tokens_file: cannot be read: no such file or directory; want a file that the agent may read"},
 	{"no admin token", "admin:\n  auth_token_file: /nonexistent/token\n", "f:2: admin.auth_token_file: cannot be read: no such file or directory; want a file that the agent may read"},
 	{"certificate without key", "admin:\n  tls:\n    cert_file: problem.go\n", "f:3: admin.tls.cert_file: is set without key_file; set both or none"},
 	{"key without certificate", "admin:\n  tls:\n    key_file: problem.go\n", "f:3: admin.tls.key_file: is set without cert_file; set both or none"},
@@ -273,7 +275,7 @@ func TestValuesFromTheEnvironmentAreNotShown(t *testing.T) {
 func TestFileThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	large := filepath.Join(dir, "large")
-	if err := os.WriteFile(large, make([]byte, maxFileBytes+1), 0o600); err != nil {
+	if err := os.WriteFile(large, make([]byte, reload.MaxFileBytes+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{

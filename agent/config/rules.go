@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"ingest-agent/segment"
 )
@@ -97,8 +99,8 @@ func checkText(rule, text string) (what, allowed string) {
 			return "is no name of a destination", "want [a-z0-9][a-z0-9_-]{0,62}"
 		}
 	case "tenant":
-		if text == "" || len(text) > segment.MaxTenantBytes {
-			return "is no name of a tenant", fmt.Sprintf("want 1 to %d bytes", segment.MaxTenantBytes)
+		if !ValidTenant(text) {
+			return "is no name of a tenant", fmt.Sprintf("want 1 to %d bytes of printable UTF-8, no space at an end", segment.MaxTenantBytes)
 		}
 	case "header_name":
 		if !headerName.MatchString(text) {
@@ -108,6 +110,12 @@ func checkText(rule, text string) (what, allowed string) {
 		return checkHeader(text)
 	}
 	return "", ""
+}
+
+// ValidTenant reports whether name can be a tenant's: it becomes a part of keys, a label of metrics, and text for people.
+func ValidTenant(name string) bool {
+	return name != "" && len(name) <= segment.MaxTenantBytes && utf8.ValidString(name) && strings.TrimSpace(name) == name &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // ownHeaders are set by the agent or by the transport.

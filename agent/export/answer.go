@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"mime"
 	"net/http"
 	"strconv"
@@ -25,6 +26,9 @@ const (
 
 	// maxMessageBytes is how much of a destination's own words goes into an error, and so into logs and dead letters.
 	maxMessageBytes = 256
+
+	// maxDelay stands for each delay that is too long for its type. How much of a delay is heeded is for the caller to say.
+	maxDelay time.Duration = math.MaxInt64
 )
 
 // delivered is the outcome of a success answer. By the OTLP specification a partial success is a success: what was rejected
@@ -37,7 +41,7 @@ func delivered(r *segment.Request, contentType string, answer []byte) segment.Ou
 	}
 	rejected, message, err := parsePartialSuccess(r.Signal, kind == contentJSON, answer)
 	if err != nil {
-		out.Err = fmt.Errorf("parse success answer: %w", err)
+		out.Err = errors.New("parse success answer: " + clean(err.Error())) // it quotes the answer
 		return out
 	}
 	return partial(r, rejected, message)
@@ -106,18 +110,17 @@ func statusError(response *http.Response, answer []byte) error {
 	return errors.New(strings.TrimSpace(text))
 }
 
-// retryAfter reads a Retry-After header: seconds or a date (RFC 9110, 10.2.3), at most MaxRetryAfter. What is neither is
-// ignored. A date is taken relative to the Date of the same answer, so that the two hosts' clocks need not agree; now
-// stands in if there is none.
+// retryAfter reads a Retry-After header: seconds or a date (RFC 9110, 10.2.3). What is neither is ignored. A date is taken
+// relative to the Date of the same answer, so that the two hosts' clocks need not agree; now stands in if there is none.
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if text == "" {
 		return 0
 	}
 	if strings.Trim(text, "0123456789") == "" {
-		seconds, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || seconds > uint64(MaxRetryAfter/time.Second) {
-			return MaxRetryAfter
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || seconds > int64(maxDelay/time.Second) {
+			return maxDelay
 		}
 		return time.Duration(seconds) * time.Second
 	}
@@ -128,7 +131,7 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 	if date, err := http.ParseTime(header.Get("Date")); err == nil {
 		now = date
 	}
-	return min(max(at.Sub(now), 0), MaxRetryAfter)
+	return max(at.Sub(now), 0)
 }
 
 func mediaType(contentType string) string {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -337,5 +338,80 @@ func TestFileFullVolume(t *testing.T) {
 	}
 	for _, line := range lines {
 		checkLine(t, segment.Logs, line)
+	}
+}
+
+// A line is OTLP JSON: ids in hex, 64 bit integers as text, enums as numbers, bytes in base64, numbers that JSON lacks as
+// text (OTLP specification, "JSON Protobuf Encoding").
+func TestFileLineIsOTLPJSON(t *testing.T) {
+	logs := plog.NewLogs()
+	record := logs.ResourceLogs().AppendEmpty().ScopeLogs().AppendEmpty().LogRecords().AppendEmpty()
+	record.SetTimestamp(math.MaxUint64)
+	record.SetSeverityNumber(plog.SeverityNumberError)
+	record.SetTraceID([16]byte{0xAB, 15: 1})
+	record.SetSpanID([8]byte{0xCD, 7: 2})
+	record.SetFlags(1)
+	record.Body().SetEmptyBytes().FromRaw([]byte{0xfb, 0xff})
+	record.Attributes().PutInt("i", math.MinInt64)
+	record.Attributes().PutDouble("d", math.NaN())
+	record.Attributes().PutStr("s", "</>\u2028\x00\"")
+	record.Attributes().PutEmptySlice("a").AppendEmpty().SetBool(true)
+
+	traces := ptrace.NewTraces()
+	span := traces.ResourceSpans().AppendEmpty().ScopeSpans().AppendEmpty().Spans().AppendEmpty()
+	span.SetTraceID([16]byte{1})
+	span.SetParentSpanID([8]byte{2})
+	span.SetKind(ptrace.SpanKindServer)
+	span.Status().SetCode(ptrace.StatusCodeError)
+	span.SetEndTimestamp(1)
+
+	metrics := pmetric.NewMetrics()
+	all := metrics.ResourceMetrics().AppendEmpty().ScopeMetrics().AppendEmpty().Metrics()
+	sum := all.AppendEmpty().SetEmptySum()
+	sum.SetAggregationTemporality(pmetric.AggregationTemporalityDelta)
+	sum.DataPoints().AppendEmpty().SetIntValue(math.MaxInt64)
+	gauge := all.AppendEmpty().SetEmptyGauge().DataPoints()
+	gauge.AppendEmpty().SetDoubleValue(math.Inf(-1))
+	gauge.AppendEmpty().SetDoubleValue(1e300)
+	histogram := all.AppendEmpty().SetEmptyHistogram().DataPoints().AppendEmpty()
+	histogram.SetCount(math.MaxUint64)
+	histogram.BucketCounts().Append(1, math.MaxUint64)
+	histogram.ExplicitBounds().Append(0.5, math.Inf(1))
+
+	for _, c := range []struct {
+		signal segment.Signal
+		body   func() ([]byte, error)
+		want   []string
+	}{
+		{segment.Logs, func() ([]byte, error) { return (&plog.ProtoMarshaler{}).MarshalLogs(logs) }, []string{
+			`"timeUnixNano":"18446744073709551615"`, `"severityNumber":17`, `"traceId":"ab000000000000000000000000000001"`,
+			`"spanId":"cd00000000000002"`, `"flags":1`, `"bytesValue":"+/8="`, `"intValue":"-9223372036854775808"`, `"doubleValue":"NaN"`,
+			`"arrayValue":{"values":[{"boolValue":true}]}`,
+		}},
+		{segment.Traces, func() ([]byte, error) { return (&ptrace.ProtoMarshaler{}).MarshalTraces(traces) }, []string{
+			`"traceId":"01000000000000000000000000000000"`, `"parentSpanId":"0200000000000000"`, `"kind":2`, `"code":2`, `"endTimeUnixNano":"1"`,
+		}},
+		{segment.Metrics, func() ([]byte, error) { return (&pmetric.ProtoMarshaler{}).MarshalMetrics(metrics) }, []string{
+			`"aggregationTemporality":1`, `"asInt":"9223372036854775807"`, `"asDouble":"-Infinity"`, `1e+300`,
+			`"count":"18446744073709551615"`, `"bucketCounts":["1","18446744073709551615"]`, `"explicitBounds":[0.5,"Infinity"]`,
+		}},
+	} {
+		b, err := c.body()
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := encodeLine(&segment.Request{Signal: c.signal, Frames: []segment.Frame{frame(c.signal, 1, b, 1)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkLine(t, c.signal, bytes.TrimSuffix(line, []byte("\n")))
+		if bytes.Count(line, []byte("\n")) != 1 || bytes.IndexByte(line, 0) >= 0 {
+			t.Errorf("%v: more than a line, or zero bytes: %q", c.signal, line)
+		}
+		for _, part := range c.want {
+			if !bytes.Contains(line, []byte(part)) {
+				t.Errorf("%v: no %s in %s", c.signal, part, line)
+			}
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pmetric/pmetricotlp"
 	"go.opentelemetry.io/collector/pdata/ptrace/ptraceotlp"
 	"go.uber.org/zap"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"ingest-agent/segment"
 )
@@ -93,18 +96,39 @@ func TestCase49PartialSuccess(t *testing.T) {
 	}
 }
 
+// HTTP 2xx is a success whatever stands beside it; what can not be read as an answer is told, and counts nothing.
 func TestOddSuccessAnswers(t *testing.T) {
+	status, err := proto.Marshal(&spb.Status{Code: 3, Message: "refused"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	three := partialSuccess(t, segment.Logs, false, 3, "m")
 	for _, c := range []struct {
 		contentType string
 		body        []byte
+		rejected    uint64
 		wantErr     bool
 	}{
-		{"application/x-protobuf", []byte("\xff\xff"), true},
-		{"application/json", []byte("{"), true},
-		{"application/json", []byte("{}"), false},
-		{"text/plain; charset=utf-8", []byte("OK"), false},
-		{"", []byte("OK"), false},
-		{"application/x-protobuf", make([]byte, 50<<20), false}, // larger than what is read
+		{"application/x-protobuf", []byte("\xff\xff"), 0, true},
+		{"application/x-protobuf", status, 0, true},
+		{"application/x-protobuf", nil, 0, false},
+		{"application/x-protobuf; charset=utf-8", three, 3, true},
+		{"Application/X-Protobuf", three, 3, true},
+		{"application/x-protobuf", append(slices.Clone(three), unknownField...), 3, true},
+		{"application/protobuf", three, 0, false}, // not a type of OTLP
+		{"application/json", three, 0, true},
+		{"application/json", []byte("{"), 0, true},
+		{"application/json", []byte("null"), 0, false},
+		{"application/json", []byte("{}"), 0, false},
+		{"application/json", []byte(`{"code":3,"message":"refused"}`), 0, false},
+		{"application/json", []byte(`{"partialSuccess":{"rejectedLogRecords":"2","errorMessage":"m"}}`), 2, true},
+		{"application/json;charset=utf-8", []byte(`{"partialSuccess":{"rejectedLogRecords":2}, "new":[{}]}`), 2, true},
+		{"application/json", []byte(`{"partialSuccess":{"rejectedLogRecords":99999999999999999999}}`), 0, true},
+		{"application/json", []byte(strings.Repeat("[", 60_000)), 0, true},
+		{"text/plain; charset=utf-8", []byte("OK"), 0, false},
+		{";;", three, 0, false},
+		{"", []byte("OK"), 0, false},
+		{"application/x-protobuf", make([]byte, 50<<20), 0, false}, // larger than what is read
 	} {
 		srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
@@ -113,15 +137,30 @@ func TestOddSuccessAnswers(t *testing.T) {
 		})
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		out := newTestSink(t, httpOptions(srv.URL)).Deliver(t.Context(), request(t, segment.Logs, 1, 1))
+		out := newTestSink(t, httpOptions(srv.URL)).Deliver(t.Context(), request(t, segment.Logs, 5, 1))
 		runtime.ReadMemStats(&after)
 		wantVerdict(t, out, segment.Delivered)
-		if (out.Err != nil) != c.wantErr || out.Rejected != 0 {
-			t.Errorf("%s, %d bytes: rejected %d, %v", c.contentType, len(c.body), out.Rejected, out.Err)
+		if (out.Err != nil) != c.wantErr || out.Rejected != c.rejected {
+			t.Errorf("%s, %.60q: rejected %d, %v", c.contentType, c.body, out.Rejected, out.Err)
 		}
 		if grown := after.TotalAlloc - before.TotalAlloc; grown > 8<<20 {
 			t.Errorf("%d bytes answer: %d bytes allocated", len(c.body), grown)
 		}
+	}
+}
+
+// An answer without end on a status that refuses must not hold the attempt, nor its memory, until the timeout.
+func TestHugeRefusal(t *testing.T) {
+	for status, want := range map[int]segment.Verdict{400: segment.Refused, 413: segment.TooLarge, 503: segment.Retry} {
+		srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "text/plain")
+			w.WriteHeader(status)
+			for err := error(nil); err == nil; {
+				_, err = w.Write(make([]byte, 64<<10))
+			}
+		})
+		wantVerdict(t, newTestSink(t, httpOptions(srv.URL)).Deliver(t.Context(), request(t, segment.Logs, 1, 1)), want)
 	}
 }
 

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	_ "ingest-agent/agent/receiver/grpczip" // registers gzip and zstd
+	"ingest-agent/agent/receiver/grpczip" // registers gzip and zstd, too
 	"ingest-agent/segment"
 )
 
@@ -65,14 +65,16 @@ func newGRPCSink(o Options) (*grpcSink, error) {
 	if err := o.checkWire(); err != nil {
 		return nil, err
 	}
-	if host, port, err := net.SplitHostPort(o.Endpoint); err != nil || host == "" || port == "" || strings.Contains(o.Endpoint, "/") {
+	host, port, err := net.SplitHostPort(o.Endpoint)
+	if err != nil || host == "" || port == "" || strings.Contains(o.Endpoint, "/") {
 		return nil, errors.New("endpoint: want host:port without a scheme")
 	}
 	s := &grpcSink{endpoint: o.Endpoint, timeout: o.Timeout, frameIDs: o.FrameIDs, retry: retryableGRPC()}
-	var err error
-	if s.headers, err = requestMetadata(o.Headers); err != nil {
+	own, product, err := requestMetadata(o.Headers)
+	if err != nil {
 		return nil, err
 	}
+	s.headers = own
 	for _, code := range o.RetryCodes {
 		if code <= int(codes.OK) || code > int(codes.Unauthenticated) {
 			return nil, fmt.Errorf("retry_codes: %d is not a gRPC code from 1 to 16", code)
@@ -84,19 +86,15 @@ func newGRPCSink(o Options) (*grpcSink, error) {
 	if compressed {
 		s.options = append(s.options, grpc.UseCompressor(string(o.Compression)))
 	}
-	creds := insecure.NewCredentials()
-	if !o.TLS.Insecure {
-		c, err := clientTLS(o.TLS)
-		if err != nil {
-			return nil, err
-		}
-		creds = credentials.NewTLS(c)
+	creds, err := grpcCredentials(&o.TLS, host)
+	if err != nil {
+		return nil, err
 	}
 	reconnect := backoff.DefaultConfig
 	reconnect.BaseDelay, reconnect.MaxDelay = minReconnectDelay, maxReconnectDelay
 	s.conn, err = grpc.NewClient(o.Endpoint,
 		grpc.WithTransportCredentials(creds),
-		grpc.WithUserAgent(o.UserAgent),
+		grpc.WithUserAgent(userAgent(product, o.UserAgent)),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(), // it could bring a retry policy
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: dialTimeout}),
@@ -107,20 +105,53 @@ func newGRPCSink(o Options) (*grpcSink, error) {
 	return s, nil
 }
 
-func requestMetadata(headers map[string]string) (metadata.MD, error) {
-	md := metadata.MD{}
+func grpcCredentials(o *TLSOptions, host string) (credentials.TransportCredentials, error) {
+	if o.Insecure {
+		return insecure.NewCredentials(), nil
+	}
+	c, err := clientTLS(o, host)
+	if err != nil {
+		return nil, err
+	}
+	creds := credentials.NewTLS(c)
+	if o.ServerNameOverride == "" {
+		creds = endpointCredentials{creds}
+	}
+	return creds, nil
+}
+
+// requestMetadata is what all calls have in common, and the configured user agent. grpc would answer a bad name or value
+// with an error for each call that looks like a refusal of the destination's.
+func requestMetadata(headers map[string]string) (md metadata.MD, product string, err error) {
+	md = metadata.MD{}
 	for name, value := range headers {
 		key := strings.ToLower(name)
 		switch {
-		case !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value):
-			return nil, fmt.Errorf("headers: %q is not a valid name, or its value has a forbidden character", name)
-		case strings.HasPrefix(key, "grpc-") || key == "content-type" || key == "user-agent" || key == "te" ||
-			key == "host" || key == FrameIDsHeader:
-			return nil, fmt.Errorf("headers: %s is set by the agent", name)
+		case !validMetadata(key, value):
+			return nil, "", fmt.Errorf("headers: %q is not a valid name, or its value has a forbidden character", name)
+		case isOwnMetadata(key):
+			return nil, "", fmt.Errorf("headers: %s is set by the agent", name)
+		case key == "user-agent":
+			product = value
+		default:
+			md.Set(key, value)
 		}
-		md.Set(key, value)
 	}
-	return md, nil
+	return md, product, nil
+}
+
+// validMetadata goes by the gRPC specification ("Custom-Metadata"): names of a few characters, values of printable ASCII.
+// Those of names that end in -bin may be any bytes, since they are encoded.
+func validMetadata(key, value string) bool {
+	if key == "" || strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
+		return false
+	}
+	return strings.HasSuffix(key, "-bin") || !strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' })
+}
+
+// isOwnMetadata is what isOwnHeader is for gRPC.
+func isOwnMetadata(key string) bool {
+	return strings.HasPrefix(key, "grpc-") || key == "host" || isOwnHeader(http.CanonicalHeaderKey(key))
 }
 
 // Deliver implements segment.Sink with one call.
@@ -130,54 +161,76 @@ func (s *grpcSink) Deliver(ctx context.Context, r *segment.Request) segment.Outc
 	}
 	md := s.headers
 	if s.frameIDs {
-		ids, tooLarge := frameIDs(r)
-		if tooLarge != nil {
-			return *tooLarge
-		}
 		md = md.Copy()
-		md.Set(FrameIDsHeader, ids)
+		md.Set(FrameIDsHeader, segment.FrameIDs(r.Frames))
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
 	defer cancel()
 	var answer []byte
-	err := s.conn.Invoke(metadata.NewOutgoingContext(ctx, md), exportMethods[r.Signal.Index()], r, &answer, s.options...)
+	var header metadata.MD
+	err := s.conn.Invoke(metadata.NewOutgoingContext(ctx, md), exportMethods[r.Signal.Index()], r, &answer,
+		append([]grpc.CallOption{grpc.Header(&header)}, s.options...)...)
+	if err == nil && grpczip.Damaged(answer) { // the status says that the request was taken
+		return segment.Outcome{Verdict: segment.Delivered, Err: errors.New("inflate success answer: it is damaged")}
+	}
 	if err == nil {
 		return delivered(r, contentProtobuf, answer)
 	}
 	if ctx.Err() != nil {
 		return retry(fmt.Errorf("send request to %s: %w", s.endpoint, context.Cause(ctx)))
 	}
-	return s.judge(err)
+	return s.judge(err, header != nil)
 }
 
 // judge turns an error into an outcome. RESOURCE_EXHAUSTED can recover only if the destination says when
-// (OTLP specification, "Failures"); without that, servers use it for a message over their size limit.
-func (s *grpcSink) judge(err error) segment.Outcome {
+// (OTLP specification, "Failures"); without that, servers use it for a message over their size limit. answered says that an
+// answer had begun: grpc has the same words for one that is too large for us.
+func (s *grpcSink) judge(err error, answered bool) segment.Outcome {
 	st := status.Convert(err)
 	why := fmt.Errorf("destination answered gRPC %v: %s", st.Code(), clean(st.Message()))
 	delay, hasDelay := retryInfo(st)
+	tooLarge := saysTooLarge(st) && !hasDelay
 	switch {
-	case slices.Contains(s.retry, st.Code()), st.Code() == codes.ResourceExhausted && hasDelay:
+	case tooLarge && !answered:
+		return segment.Outcome{Verdict: segment.TooLarge, Err: why}
+	case tooLarge, saysCut(st), slices.Contains(s.retry, st.Code()), st.Code() == codes.ResourceExhausted && hasDelay:
 		out := retry(why)
 		out.RetryAfter = delay
 		return out
-	case st.Code() == codes.ResourceExhausted && saysTooLarge(st.Message()):
-		return segment.Outcome{Verdict: segment.TooLarge, Err: why}
 	}
 	return refused(why)
 }
 
-// saysTooLarge knows the words of the Go, Java and C++ servers. There is no code for it: without this, a merged request
-// over a server's limit would be refused in whole.
-func saysTooLarge(message string) bool {
-	message = strings.ToLower(message)
-	return strings.Contains(message, "larger than max") || strings.Contains(message, "exceeds maximum size")
+// saysCut knows the words of grpc for a call that ended without a status: the connection or a proxy gave it up. Their codes,
+// which come from an error number of HTTP/2, would be taken for a refusal.
+func saysCut(st *status.Status) bool {
+	return strings.HasPrefix(st.Message(), "stream terminated by RST_STREAM") ||
+		strings.HasPrefix(st.Message(), "server closed the stream without sending trailers")
+}
+
+// saysTooLarge knows the words of servers for a message over their limit. There is no code for it: without this, a merged
+// request would be refused in whole, or sent again for ever.
+func saysTooLarge(st *status.Status) bool {
+	has := func(words ...string) bool {
+		message := strings.ToLower(st.Message())
+		return slices.ContainsFunc(words, func(part string) bool { return strings.Contains(message, part) })
+	}
+	switch st.Code() {
+	case codes.ResourceExhausted: // Go and C++, Java, .NET, this agent
+		return has("larger than max", "exceeds maximum size", "exceeds the maximum", "request is larger than")
+	case codes.OutOfRange: // Rust
+		return has("message length too large")
+	case codes.Unknown: // grpc itself, for a proxy that answers in HTTP
+		return has("status code received from server: 413")
+	default:
+		return false
+	}
 }
 
 func retryInfo(st *status.Status) (time.Duration, bool) {
 	for _, detail := range st.Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
-			return min(max(info.GetRetryDelay().AsDuration(), 0), MaxRetryAfter), true
+			return max(info.GetRetryDelay().AsDuration(), 0), true
 		}
 	}
 	return 0, false

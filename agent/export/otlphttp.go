@@ -34,11 +34,12 @@ const (
 
 var errNoAnswer = errors.New("no answer within the timeout")
 
-// isOwnHeader reports whether a header is set for each request from what is in it, and can not be configured.
+// isOwnHeader reports whether a header can not be configured: it is set for each request from what is in it, or belongs to
+// the connection (RFC 9110, 7.6.1), where the transport would refuse it with each request.
 func isOwnHeader(canonical string) bool {
 	switch canonical {
-	case "Content-Type", "Content-Encoding", "Content-Length", "Transfer-Encoding", "Connection",
-		http.CanonicalHeaderKey(FrameIDsHeader):
+	case "Content-Type", "Content-Encoding", "Content-Length", "Transfer-Encoding", "Connection", "Proxy-Connection",
+		"Keep-Alive", "Te", "Trailer", "Upgrade", "Expect", http.CanonicalHeaderKey(FrameIDsHeader):
 		return true
 	}
 	return false
@@ -75,7 +76,7 @@ func newHTTPSink(o Options) (*httpSink, error) {
 	}
 	s.retry = append([]int{http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable,
 		http.StatusGatewayTimeout}, o.RetryCodes...)
-	tlsConfig, err := clientTLS(o.TLS)
+	tlsConfig, err := clientTLS(&o.TLS, s.urls[0].Hostname())
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +134,8 @@ func requestHeader(o *Options, user *url.Userinfo) (http.Header, string, error) 
 			return nil, "", fmt.Errorf("headers: %s is set by the agent", name)
 		case http.CanonicalHeaderKey(name) == "Host":
 			host = value
+		case http.CanonicalHeaderKey(name) == "User-Agent":
+			header.Set(name, userAgent(value, o.UserAgent))
 		default:
 			header.Set(name, value)
 		}
@@ -143,6 +146,9 @@ func requestHeader(o *Options, user *url.Userinfo) (http.Header, string, error) 
 	}
 	return header, host, nil
 }
+
+// userAgent names a product before our own name (OTLP specification, "User Agent").
+func userAgent(product, own string) string { return strings.TrimSpace(product + " " + own) }
 
 // Deliver implements segment.Sink with one POST.
 //
@@ -156,11 +162,7 @@ func (s *httpSink) Deliver(ctx context.Context, r *segment.Request) segment.Outc
 	}
 	header := s.header.Clone()
 	if s.frameIDs {
-		ids, tooLarge := frameIDs(r)
-		if tooLarge != nil {
-			return *tooLarge
-		}
-		header.Set(FrameIDsHeader, ids)
+		header.Set(FrameIDsHeader, segment.FrameIDs(r.Frames))
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
 	defer cancel()
@@ -205,6 +207,8 @@ func (s *httpSink) judge(r *segment.Request, response *http.Response, answer []b
 			return retry(fmt.Errorf("HTTP %d before the whole request was sent: it can not be about all of it", status))
 		}
 		return delivered(r, response.Header.Get("Content-Type"), answer)
+	case status == http.StatusSwitchingProtocols:
+		return retry(errors.New("HTTP 101 without being asked for: the request is not answered"))
 	case status == http.StatusRequestEntityTooLarge:
 		return segment.Outcome{Verdict: segment.TooLarge, Err: statusError(response, answer)}
 	case slices.Contains(s.retry, status):
@@ -217,6 +221,9 @@ func (s *httpSink) judge(r *segment.Request, response *http.Response, answer []b
 
 // readAnswer reads at most maxAnswerBytes. What is longer is left, and its connection is given up with it.
 func readAnswer(response *http.Response) ([]byte, error) {
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return nil, nil // what follows is no body but the connection itself, which ends with no timeout
+	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
 	if len(answer) > maxAnswerBytes {
 		return nil, nil

@@ -3,8 +3,9 @@
 //
 // It guarantees that one Deliver is one attempt with one verdict: Delivered only after the destination confirmed (a file:
 // after fdatasync), Retry where OTLP says that the same request may succeed later, Refused or TooLarge otherwise. Nothing
-// below it sends a request a second time on its own. The bytes of a request leave as they came in; they are not decoded,
-// but for the file sink, which writes OTLP JSON.
+// below it sends a request a second time on its own, but for one that no server took up: HTTP/2 says so, and gRPC then
+// sends it on another connection. The bytes of a request leave as they came in; they are not decoded, but for the file
+// sink, which writes OTLP JSON.
 //
 // It assumes that the caller paces, repeats and splits, that the bodies in a request are not changed while Deliver runs,
 // and that a synced file in a synced directory survives a loss of power. Commit points: a line of a file sink counts from
@@ -43,15 +44,6 @@ const (
 // duplicates.
 const FrameIDsHeader = "ingest-agent-frames"
 
-// MaxFrameIDsBytes bounds the value of FrameIDsHeader. Common servers and proxies refuse a header line of 8 KiB; half of it
-// leaves room for the others. A request whose ids take more is answered TooLarge without being sent: ids that are left out
-// would take from the receiver the means to drop duplicates, and a part of the request has fewer ids.
-const MaxFrameIDsBytes = 4 << 10
-
-// MaxRetryAfter is the longest delay that is believed from a destination. A clock or a unit gone wrong there must not stop
-// delivery for a day.
-const MaxRetryAfter = time.Hour
-
 // Sink is a destination that holds connections or files, which Close gives back. Close may be called once no Deliver runs.
 type Sink interface {
 	segment.Sink
@@ -69,7 +61,7 @@ type Options struct {
 	InFlight    int               // how many Deliver calls run at once, over all lanes; sizes the connection pool
 	RetryCodes  []int             // HTTP status or gRPC codes that are retried as well as those that OTLP names
 	FrameIDs    bool              // send FrameIDsHeader
-	UserAgent   string
+	UserAgent   string            // a configured User-Agent is put before it
 	TLS         TLSOptions
 	Rotation    RotationOptions
 }
@@ -110,16 +102,6 @@ func (o *Options) checkWire() error {
 		return fmt.Errorf("in_flight %d: must be at least 1", o.InFlight)
 	}
 	return nil
-}
-
-// frameIDs is the value of FrameIDsHeader for r, or what to answer if it can not be sent. A single frame always fits.
-func frameIDs(r *segment.Request) (string, *segment.Outcome) {
-	ids := segment.FrameIDs(r.Frames)
-	if len(ids) > MaxFrameIDsBytes && len(r.Frames) > 1 {
-		return "", &segment.Outcome{Verdict: segment.TooLarge, Err: fmt.Errorf(
-			"frame ids of %d frames take %d bytes, more than %d", len(r.Frames), len(ids), MaxFrameIDsBytes)}
-	}
-	return ids, nil
 }
 
 func retry(err error) segment.Outcome {

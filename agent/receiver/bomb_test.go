@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"ingest-agent/segment"
 )
@@ -174,8 +175,18 @@ func TestCase56Claims(t *testing.T) {
 			t.Errorf("%s: something else is stored", coding)
 		}
 		for _, bad := range [][]byte{b[:len(b)/2], b[1:], append(b, "rubbish"...)} {
-			if _, err := call(t.Context(), conns[coding], segment.Logs, bad); status.Code(err) != codes.Internal {
+			if _, err := call(t.Context(), conns[coding], segment.Logs, bad); status.Code(err) != codes.InvalidArgument || retryDelay(err) != 0 {
 				t.Errorf("%s, damaged: %v", coding, err)
+			}
+		}
+	}
+	// Nor does it come to life by what is put in place of its end, of whatever length.
+	small := logsRequest(t, 0, 1, 10)
+	for n := range 64 {
+		open := protowire.AppendVarint(protowire.AppendTag(bytes.Clone(small), 1000, protowire.BytesType), uint64(n+1))
+		for coding, b := range map[string][]byte{"gzip": gzipped(t, open), "zstd": zstdSized(t, open)} {
+			if _, err := call(t.Context(), conns[coding], segment.Logs, append(b, "rubbish"...)); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("%s, damaged, %d bytes open: %v", coding, n+1, err)
 			}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec for everything but OTLP
 	"google.golang.org/grpc/mem"
 
-	_ "ingest-agent/agent/receiver/grpczip" // registers the codings of messages
+	"ingest-agent/agent/receiver/grpczip" // also registers the codings of messages
 )
 
 // message is what the codec fills for an OTLP request: the bytes as they came, in memory that nobody else uses. A second
@@ -45,6 +45,9 @@ func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	if m.refused = m.lease.grow(data.Len()); m.refused == nil {
 		m.body = data.Materialize() // data goes back to the library's pool
+		if grpczip.Damaged(m.body) {
+			m.refused = badData("message is damaged, or not in the coding that it is said to be")
+		}
 	}
 	return nil
 }

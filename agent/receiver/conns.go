@@ -6,34 +6,46 @@ import (
 	"sync/atomic"
 )
 
-// conns is a listener that knows its open connections. Both servers wait at a stop, for seconds, for connections on which
+// conns is a listener that knows and bounds its open connections. Both servers wait at a stop, for seconds, for connections on which
 // a client has not sent anything yet (a port probe, a connection opened ahead of need); such are closed here instead.
 type conns struct {
 	net.Listener
 	mu      sync.Mutex
 	open    map[*conn]bool
 	stopped bool
+	most    int    // connections open at once
+	onMost  func() // called for each connection beyond it
 }
 
-func newConns(l net.Listener) *conns {
-	return &conns{Listener: l, open: make(map[*conn]bool)}
+func newConns(l net.Listener, onMost func()) *conns {
+	return &conns{Listener: l, open: make(map[*conn]bool), most: maxConnections, onMost: onMost}
 }
 
-// Accept waits for the next connection.
+// Accept waits for the next connection that there is room for. Others are closed: left to wait, they could not tell a full
+// listener from a slow one, and whoever fills it with silence would lock all others out unseen.
 func (s *conns) Accept() (net.Conn, error) {
-	raw, err := s.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		raw, err := s.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &conn{Conn: raw, conns: s}
+		s.mu.Lock()
+		full, stopped := len(s.open) >= s.most, s.stopped
+		if !full {
+			s.open[c] = true
+		}
+		s.mu.Unlock()
+		if full {
+			_ = raw.Close() // nothing was said on it
+			s.onMost()
+			continue
+		}
+		if stopped {
+			_ = c.Close() // accepted in the moment of the stop; the server finds it closed
+		}
+		return c, nil
 	}
-	c := &conn{Conn: raw, conns: s}
-	s.mu.Lock()
-	s.open[c] = true
-	stopped := s.stopped
-	s.mu.Unlock()
-	if stopped {
-		_ = c.Close() // accepted in the moment of the stop; the server finds it closed
-	}
-	return c, nil
 }
 
 // closeUnused closes the connections that never sent anything, now and from now on.

@@ -3,15 +3,19 @@ package receiver
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"ingest-agent/agent/otlpwire"
+	"ingest-agent/agent/receiver/grpczip"
 	"ingest-agent/segment"
 )
 
@@ -109,6 +113,62 @@ func FuzzJSONIsReadToItsEnd(f *testing.F) {
 		want := protowire.AppendString(protowire.AppendTag(nil, 3, protowire.BytesType), "the probe")
 		if !bytes.HasPrefix(more, body) || !bytes.Contains(more[len(body):], want) {
 			t.Fatalf("%q gives %x; with a record more %x", text, body, more)
+		}
+	})
+}
+
+// A compressed body means the same on both transports: the same bytes, too large, or damaged.
+func FuzzInflate(f *testing.F) {
+	text := bytes.Repeat([]byte("telemetry "), 100)
+	for _, body := range [][]byte{
+		{}, text, gzipped(f, text), gzipped(f, text[:9], text[9:]), gzipped(f, text)[:40], append(gzipped(f, text), "rubbish"...),
+		gzipped(f, make([]byte, fuzzLimit)), gzipped(f, make([]byte, fuzzLimit+1)), zstdSized(f, text), zstdStreamed(f, text[:9], text[9:]),
+		zstdSized(f, text)[:20], append(zstdSized(f, text), "rubbish"...), zstdStreamed(f, make([]byte, fuzzLimit+1)), hugeWindow(f),
+	} {
+		f.Add(true, body)
+		f.Add(false, body)
+	}
+	inflater, err := newInflater(fuzzLimit)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, isGzip bool, body []byte) {
+		c, name := zstdCoding, "zstd"
+		if isGzip {
+			c, name = gzipCoding, "gzip"
+		}
+		overHTTP, reason := []byte(nil), ""
+		err := inflater.inflate(t.Context(), c, body, func(b []byte) error {
+			overHTTP = bytes.Clone(b)
+			return nil
+		})
+		if refused, is := errors.AsType[*refusal](err); is {
+			reason = refused.reason
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		stream, err := encoding.GetCompressor(name).Decompress(bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		overGRPC, err := io.ReadAll(io.LimitReader(stream, fuzzLimit+1)) // as the library does
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.(io.Closer).Close(); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case len(overGRPC) > fuzzLimit: // it may be damaged behind the limit
+			if reason == "" {
+				t.Fatalf("%s: %d bytes over HTTP, too large over gRPC", name, len(overHTTP))
+			}
+		case grpczip.Damaged(overGRPC):
+			if reason == "" {
+				t.Fatalf("%s: %d bytes over HTTP, damaged over gRPC", name, len(overHTTP))
+			}
+		case reason != "" || !bytes.Equal(overHTTP, overGRPC):
+			t.Fatalf("%s: %q and %d bytes over HTTP, %d bytes over gRPC", name, reason, len(overHTTP), len(overGRPC))
 		}
 	})
 }

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -43,7 +45,12 @@ func grpcService(signal segment.Signal) string {
 }
 
 func (r *Receiver) newGRPCServer() *grpc.Server {
+	creds := insecure.NewCredentials()
+	if r.opts.GRPCTLS != nil {
+		creds = credentials.NewTLS(r.opts.GRPCTLS)
+	}
 	server := grpc.NewServer(
+		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(newRawCodec()),
 		grpc.MaxRecvMsgSize(r.live.Load().GRPCMaxRequestSizeBytes),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
@@ -89,7 +96,7 @@ func (r *Receiver) export(ctx context.Context, signal segment.Signal, receive fu
 	if err := receiveMessage(ctx, settings, receive, m); err != nil {
 		return err
 	}
-	return r.ingest(ctx, tenant, signal, m.body)
+	return r.ingest(ctx, settings, tenant, signal, m.body)
 }
 
 // receiveMessage reads the message of a call, when there is a place, within the read timeout.
@@ -122,7 +129,7 @@ func receiveMessage(ctx context.Context, settings *live, receive func(any) error
 }
 
 // receiveRefusal classifies an error of the library for the count. The library has sent its own status by then: that of
-// the gRPC specification for messages that are too large (RESOURCE_EXHAUSTED) or cannot be inflated (INTERNAL).
+// the gRPC specification for messages that are too large (RESOURCE_EXHAUSTED) or framed wrongly (INTERNAL).
 func receiveRefusal(err error) error {
 	refused := &refusal{reason: RefusedBadData, code: status.Code(err), text: status.Convert(err).Message()}
 	if refused.code == codes.ResourceExhausted {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -127,6 +129,7 @@ func TestCase55GRPC(t *testing.T) {
 			if n := run.tally.refusals("traces/" + test.reason); n != 1 {
 				t.Errorf("counted %v, want 1 for %s", run.tally.refused, test.reason)
 			}
+			checkMemoryFree(t, run)
 		})
 	}
 }
@@ -284,6 +287,8 @@ func TestTenants(t *testing.T) {
 				return "", fmt.Errorf("read token: %w", ErrUnauthenticated)
 			case v[0] == "locked":
 				return "", ErrForbidden
+			case v[0] == "odd":
+				return "", ErrMalformed
 			case v[0] == "broken":
 				return "", errSecret
 			default:
@@ -297,7 +302,8 @@ func TestTenants(t *testing.T) {
 		http   int
 		code   codes.Code
 	}{
-		{"acme", 200, codes.OK}, {"", 401, codes.Unauthenticated}, {"locked", 403, codes.PermissionDenied}, {"broken", 503, codes.Unavailable},
+		{"acme", 200, codes.OK}, {"", 401, codes.Unauthenticated}, {"locked", 403, codes.PermissionDenied},
+		{"odd", 400, codes.InvalidArgument}, {"broken", 503, codes.Unavailable},
 	} {
 		ctx, headers := t.Context(), []string{asProtobuf}
 		if c.tenant != "" {
@@ -324,6 +330,39 @@ func TestTenants(t *testing.T) {
 	}
 	if n := run.tally.accepted["logs/acme"]; n != 2 {
 		t.Errorf("%d records counted", n)
+	}
+}
+
+// Who may not send is told so without a byte of the body.
+func TestTenantIsResolvedBeforeTheBody(t *testing.T) {
+	for code, c := range map[codes.Code]struct {
+		err    error
+		status string
+	}{
+		codes.Unauthenticated: {ErrUnauthenticated, "401"}, codes.PermissionDenied: {ErrForbidden, "403"}, codes.InvalidArgument: {ErrMalformed, "400"},
+	} {
+		run := start(t, func(o *Options) {
+			o.Settings.Tenant = func(context.Context, Caller) (string, error) { return "", c.err }
+		})
+		conn, err := net.Dial("tcp", strings.TrimPrefix(run.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "POST /v1/logs HTTP/1.1\r\nHost: x\r\n"+asProtobuf+"\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 12)
+		if _, err := io.ReadFull(conn, got); err != nil || string(got) != "HTTP/1.1 "+c.status {
+			t.Errorf("%q, %v; want %s", got, err, c.status)
+		}
+		_ = conn.Close()
+		stream, err := run.client(t).NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, "/"+grpcService(segment.Logs)+"/Export", grpc.ForceCodecV2(rawBytes{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.RecvMsg(new([]byte)); status.Code(err) != code || retryDelay(err) != 0 {
+			t.Errorf("gRPC: %v, want %v", err, code)
+		}
 	}
 }
 

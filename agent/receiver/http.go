@@ -54,6 +54,15 @@ func (r *Receiver) newHTTPServer() *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          errorLog, // handshakes and broken requests of clients
+		TLSConfig:         r.opts.HTTPTLS,
+		HTTP2: &http.HTTP2Config{ // what a client may send before it is read is memory, too
+			MaxConcurrentStreams:          maxConcurrentStreams,
+			MaxReceiveBufferPerConnection: connectionWindowBytes,
+			MaxReceiveBufferPerStream:     connectionWindowBytes,
+			SendPingTimeout:               keepaliveTime,
+			PingTimeout:                   keepaliveTimeout,
+			WriteByteTimeout:              answerTimeout,
+		},
 	}
 }
 
@@ -120,7 +129,7 @@ func (h *httpHandler) handle(req *http.Request, settings *live, signal segment.S
 	if err != nil {
 		return err
 	}
-	return h.receiver.ingest(ctx, tenant, signal, body)
+	return h.receiver.ingest(ctx, settings, tenant, signal, body)
 }
 
 // read returns the body of a request as protobuf that nobody else holds.
@@ -203,14 +212,11 @@ func codingOf(values []string) (coding, error) {
 	return identity, unsupported(http.StatusUnsupportedMediaType, "content encoding must be one of identity, %s", supportedCodings)
 }
 
-// drain reads and drops what is left of the body of a refused request. A client that waits to be asked for the body is not
-// asked, and one that was too slow before is not waited for again.
+// drain reads and drops what is left of the body of a refused request, which was answered by then. A client that waits to be
+// asked for the body is not asked, one that was too slow before is not waited for again, and HTTP/2 knows how to end one
+// request only.
 func drain(w http.ResponseWriter, req *http.Request, refused *refusal) {
-	if req.Header.Get("Expect") != "" {
-		return
-	}
-	if refused.reason == RefusedTimeout {
-		linger(w)
+	if req.Header.Get("Expect") != "" || req.ProtoMajor > 1 || refused.reason == RefusedTimeout {
 		return
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTimeout)) // fails on a connection that is gone
@@ -229,8 +235,15 @@ func linger(w http.ResponseWriter) {
 // answerError writes refused as a google.rpc.Status in the encoding of the request; where that is unknown, as protobuf,
 // unless the client says that it takes JSON.
 func (h *httpHandler) answerError(w http.ResponseWriter, req *http.Request, refused *refusal) {
-	drain(w, req, refused)
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout)) // fails on a connection that is gone
+	control := http.NewResponseController(w)
+	if refused.reason == RefusedTimeout {
+		linger(w)
+	}
+	// The answer goes out at once, for those who read it while they send. Both calls fail only on a connection that is gone.
+	_ = control.EnableFullDuplex()
+	_ = control.SetWriteDeadline(time.Now().Add(answerTimeout))
+	defer drain(w, req, refused)
+	defer func() { _ = control.Flush() }()
 	header := w.Header()
 	if refused.after > 0 {
 		header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(refused.after.Seconds())), 10))

@@ -194,6 +194,7 @@ func TestCase55HTTP(t *testing.T) {
 			if n := run.tally.refusals("logs/" + test.reason); n != 2 {
 				t.Errorf("counted %v, want 2 for %s", run.tally.refused, test.reason)
 			}
+			checkMemoryFree(t, run)
 		})
 	}
 }

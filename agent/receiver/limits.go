@@ -42,7 +42,7 @@ const (
 	// maxPooledBytes is the largest buffer for compressed or JSON bodies as sent that is kept for the next request.
 	maxPooledBytes = 256 << 10
 
-	// drainBytes is how much of a refused body is read and dropped before the answer. Many clients read the answer only
+	// drainBytes is how much of a refused body is read and dropped after the answer. Many clients read the answer only
 	// after they have sent everything; cut off before, they see a broken connection instead.
 	drainBytes = 16 << 20
 
@@ -62,6 +62,10 @@ const (
 	shortDelay = time.Second
 )
 
+// maxConnections bounds the open connections of each listener, each of which costs memory and a file descriptor, of which
+// the write-ahead log needs some too. One more is closed at once, which clients take for a reason to come back later.
+const maxConnections = 4096
+
 // maxHeaderBytes bounds the headers of a request on both transports.
 const maxHeaderBytes = 64 << 10
 
@@ -72,6 +76,7 @@ type live struct {
 	receiving *semaphore.Weighted // gRPC messages on the way in
 	inflater  *inflater
 	json      *jsonDecoder
+	rates     map[string]*rate
 }
 
 func newLive(s Settings) (*live, error) {
@@ -93,6 +98,7 @@ func newLive(s Settings) (*live, error) {
 		receiving: semaphore.NewWeighted(int64(receivePlaces(s.GRPCMaxRequestSizeBytes))),
 		inflater:  inflater,
 		json:      newJSONDecoder(s.HTTPMaxRequestSizeBytes),
+		rates:     newRates(s.TenantBytesPerSecond),
 	}, nil
 }
 

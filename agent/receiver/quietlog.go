@@ -33,6 +33,13 @@ func (q *quietLog) refused(kind string, fields ...zap.Field) {
 	}
 }
 
+// connectionClosed says that a listener has maxConnections open and closed a new one.
+func (q *quietLog) connectionClosed(listener string) {
+	if omitted, due := q.due("connections of " + listener); due {
+		q.log.Warn("connection closed: too many are open", zap.String("listener", listener), zap.Int("open", maxConnections), zap.Int("omitted", omitted))
+	}
+}
+
 func (q *quietLog) due(kind string) (omitted int, due bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

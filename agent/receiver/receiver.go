@@ -15,6 +15,7 @@ package receiver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -29,8 +30,10 @@ import (
 
 // Options are what a receiver is built from. They do not change while it runs, but for Settings.
 type Options struct {
-	GRPCEndpoint string // host:port; empty: no gRPC
-	HTTPEndpoint string // host:port; empty: no HTTP
+	GRPCEndpoint string      // host:port; empty: no gRPC
+	HTTPEndpoint string      // host:port; empty: no HTTP
+	GRPCTLS      *tls.Config // nil: plain
+	HTTPTLS      *tls.Config // nil: plain; its NextProtos say whether HTTP/2 is spoken
 	Settings     Settings
 
 	Store    Store
@@ -50,6 +53,8 @@ type Settings struct {
 	ReadTimeout time.Duration
 	// Tenant says whose a request is. nil: everything belongs to DefaultTenant.
 	Tenant TenantFunc
+	// TenantBytesPerSecond bounds what is accepted of a tenant, in bytes of protobuf. Who is not in it has no bound.
+	TenantBytesPerSecond map[string]int64
 }
 
 // Addrs are the addresses that are listened on; nil for a transport that is off.
@@ -117,9 +122,13 @@ func (r *Receiver) Start() (Addrs, error) {
 		}
 		return Addrs{}, err
 	}
+	serveHTTP := r.http.Serve
+	if r.opts.HTTPTLS != nil {
+		serveHTTP = func(l net.Listener) error { return r.http.ServeTLS(l, "", "") }
+	}
 	return Addrs{
 		GRPC: r.serve("gRPC", grpcListener, r.grpc.Serve),
-		HTTP: r.serve("HTTP", httpListener, r.http.Serve),
+		HTTP: r.serve("HTTP", httpListener, serveHTTP),
 	}, nil
 }
 
@@ -140,7 +149,7 @@ func (r *Receiver) serve(name string, l net.Listener, serve func(net.Listener) e
 	if l == nil {
 		return nil
 	}
-	listener := newConns(l)
+	listener := newConns(l, func() { r.log.connectionClosed(name) })
 	r.listeners = append(r.listeners, listener)
 	r.serving.Go(func() {
 		err := serve(listener)

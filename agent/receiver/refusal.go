@@ -23,6 +23,7 @@ const (
 	RefusedUnsupported     = "unsupported"     // method, content type or coding
 	RefusedUnauthenticated = "unauthenticated" // no or wrong credentials
 	RefusedForbidden       = "forbidden"       // credentials do not allow it
+	RefusedTenantRate      = "tenant_rate"     // the tenant sends faster than its bytes_per_second
 	RefusedBusy            = "busy"            // too many requests are in memory
 	RefusedTimeout         = "timeout"         // the client sent too slowly
 	RefusedCanceled        = "canceled"        // the client went away
@@ -74,8 +75,9 @@ func unsupported(httpStatus int, format string, args ...any) *refusal {
 	return &refusal{RefusedUnsupported, code, httpStatus, 0, fmt.Sprintf(format, args...), nil}
 }
 
+// slowClient has a delay, since the network may be better the next time.
 func slowClient() *refusal {
-	return &refusal{RefusedTimeout, codes.DeadlineExceeded, http.StatusRequestTimeout, 0, "request was not sent in time", nil}
+	return &refusal{RefusedTimeout, codes.DeadlineExceeded, http.StatusRequestTimeout, shortDelay, "request was not sent in time", nil}
 }
 
 func stopping() *refusal { return storeRefusal(&segment.RefusedError{Reason: segment.RefusedStopping}) }
@@ -96,6 +98,8 @@ func refusalOf(ctx context.Context, err error) *refusal {
 		return &refusal{RefusedUnauthenticated, codes.Unauthenticated, http.StatusUnauthorized, 0, "no valid credentials", nil}
 	case errors.Is(err, ErrForbidden):
 		return &refusal{RefusedForbidden, codes.PermissionDenied, http.StatusForbidden, 0, "not allowed", nil}
+	case errors.Is(err, ErrMalformed):
+		return badData("%v", ErrMalformed)
 	}
 	return &refusal{RefusedInternal, codes.Unavailable, http.StatusServiceUnavailable, shortDelay,
 		"the request cannot be stored at the moment", err}

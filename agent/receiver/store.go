@@ -49,12 +49,13 @@ type Caller struct {
 	RemoteAddr string
 }
 
-// TenantFunc resolves the tenant of a request before its body is read. ErrUnauthenticated and ErrForbidden become the
-// answers of these names; any other error becomes 503 / UNAVAILABLE.
+// TenantFunc resolves the tenant of a request before its body is read. The errors below become the answers of these names;
+// any other error becomes 503 / UNAVAILABLE.
 type TenantFunc func(ctx context.Context, c Caller) (string, error)
 
 // What a TenantFunc may return.
 var (
-	ErrUnauthenticated = errors.New("no valid credentials")
-	ErrForbidden       = errors.New("not allowed")
+	ErrUnauthenticated = errors.New("no valid credentials")                               // 401 / UNAUTHENTICATED
+	ErrForbidden       = errors.New("not allowed")                                        // 403 / PERMISSION_DENIED
+	ErrMalformed       = errors.New("credentials or tenant are malformed or there twice") // 400 / INVALID_ARGUMENT
 )

@@ -1,14 +1,18 @@
 // Package grpczip registers gzip and zstd for gRPC, for servers and clients of the process: import it for its effect.
 //
 // What it guarantees: at most Places messages of each coding are inflated at once in the process, a zstd frame gets a window
-// of at most maxWindowBytes, and all members or frames of a message count. What it assumes: the library reads a message to
+// of at most maxWindowBytes, all members or frames of a message count, and a message that is damaged can be told by
+// Damaged. What it assumes: a codec that takes outside messages asks Damaged; the library reads a message to
 // its end or to its own size limit, and then closes the reader; and nothing else registers these names.
 package grpczip
 
 import (
+	"bytes"
+	"crypto/rand"
 	"errors"
 	"io"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/klauspost/compress/gzip"
@@ -90,37 +94,56 @@ func (c *compressor) Decompress(r io.Reader) (io.Reader, error) {
 	stream, _ := c.inflates.Get().(inflateStream)
 	var err error
 	if stream == nil {
-		stream, err = c.inflater()
+		if stream, err = c.inflater(); err != nil {
+			<-c.places
+			return nil, err
+		}
 	}
-	if err == nil {
-		err = stream.Reset(r)
+	read := &reader{compressor: c, stream: stream}
+	if stream.Reset(r) != nil {
+		read.rest = strings.NewReader(damageMark)
 	}
-	if err != nil {
-		<-c.places
-		return nil, err
-	}
-	return &reader{compressor: c, stream: stream}, nil
+	return read, nil
 }
 
 type reader struct {
 	compressor *compressor
 	stream     inflateStream
-	endless    bool
+	rest       io.Reader // in place of the stream, once that has failed
 }
 
-// Read inflates. A zstd window that is larger than allowed counts as a message that is too large, which the library says
-// only of what it has read: so it gets to read more than any limit.
+// Read inflates. It never fails, since the library would answer INTERNAL to that, whatever is wrong:
+//   - A zstd window that is larger than allowed counts as a message that is too large, which the library says only of what
+//     it has read: so it gets to read more than any limit.
+//   - What comes of a damaged message ends with the mark that Damaged looks for.
 func (r *reader) Read(p []byte) (int, error) {
-	if !r.endless {
-		n, err := r.stream.Read(p)
-		if !errors.Is(err, zstd.ErrWindowSizeExceeded) && !errors.Is(err, zstd.ErrDecoderSizeExceeded) {
-			return n, err
-		}
-		r.endless = true
+	if r.rest != nil {
+		return r.rest.Read(p)
 	}
+	n, err := r.stream.Read(p)
+	switch {
+	case err == nil, errors.Is(err, io.EOF):
+		return n, err
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		r.rest = endless{}
+	default:
+		r.rest = strings.NewReader(damageMark)
+	}
+	return n, nil
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
+
+// damageMark cannot be guessed, so that nobody makes a sound message look damaged by what is in it.
+var damageMark = rand.Text() //nolint:gochecknoglobals // drawn once for each process
+
+// Damaged reports whether a message that was inflated here is not whole. It must then not be used.
+func Damaged(message []byte) bool { return bytes.HasSuffix(message, []byte(damageMark)) }
 
 func (r *reader) Close() error {
 	r.compressor.inflates.Put(r.stream)
