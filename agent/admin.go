@@ -142,9 +142,8 @@ func (a *Agent) State() State {
 	if err := a.ready(); err != nil {
 		st.Ready, st.Cause = false, err.Error()
 	}
-	for _, l := range a.lanes.all {
-		s := l.Stats()
-		st.Lanes[l.ID().String()] = LaneState{s, s.Pending()}
+	for _, l := range a.lanes.stats() {
+		st.Lanes[l.id.String()] = LaneState{l.Stats, l.pending}
 	}
 	return st
 }

@@ -126,40 +126,33 @@ func (a *Agent) openData() (err error) {
 	if err := vfs.MkdirAll(vfs.OS(), dir, dirPerm); err != nil {
 		return fmt.Errorf("create data directory: %w", err)
 	}
-	if a.lock, err = vfs.Lock(at.Lock); err != nil {
-		if errors.Is(err, vfs.ErrLocked) {
-			return fmt.Errorf("data directory %s is in use by another process; stop it or choose another data_dir: %w", dir, err)
-		}
-		return fmt.Errorf("lock data directory: %w", err)
+	if a.lock, err = lockData(dir); err != nil {
+		return err
 	}
 	a.space = segment.NewSpace(spaceOptions(&a.cfg))
 	a.quarantine = segment.NewQuarantine(vfs.OS(), at.Quarantine, segment.DefaultQuarantineBytes)
-	a.dead, err = export.OpenDeadLetters(export.DeadLetterOptions{
-		FS:        vfs.OS(),
-		Directory: at.Dead,
-		MaxBytes:  int64(a.cfg.DeadLetter.MaxBytes),
-		Encode: func(f segment.Frame, cause string) ([]byte, error) {
-			return segment.EncodeObject([]segment.Frame{f}, cause, time.Now())
-		},
-		OnEvict: func(n export.DeadCount) {
-			a.log.Warn("dead letters deleted to make room", zap.String("destination", n.Destination), zap.Uint64("records", n.Records))
-		},
+	a.dead, err = openDead(dir, int64(a.cfg.DeadLetter.MaxBytes), func(n export.DeadCount) {
+		a.log.Warn("dead letters deleted to make room", zap.String("destination", n.Destination), zap.Uint64("records", n.Records))
 	})
-	if err != nil {
-		return fmt.Errorf("open dead letters: %w", err)
-	}
-	return nil
+	return err
 }
 
 const dirPerm = 0o750
 
+const (
+	// moveReservePart and maxMoveReserveBytes bound the part of wal.max_bytes that is kept for moves to parked lanes.
+	moveReservePart     = 16
+	maxMoveReserveBytes = 32 << 20
+)
+
 func spaceOptions(c *config.Config) segment.SpaceOptions {
 	return segment.SpaceOptions{
-		MaxBytes:     int64(c.WAL.MaxBytes),
-		MinFreeBytes: int64(c.WAL.MinFreeBytes),
-		TenantShare:  c.WAL.TenantShare,
-		FullWait:     c.WAL.FullWait,
-		Free:         func() (uint64, error) { return vfs.FreeBytes(c.DataDir) },
+		MaxBytes:         int64(c.WAL.MaxBytes),
+		MinFreeBytes:     int64(c.WAL.MinFreeBytes),
+		TenantShare:      c.WAL.TenantShare,
+		FullWait:         c.WAL.FullWait,
+		MoveReserveBytes: min(int64(c.WAL.MaxBytes)/moveReservePart, maxMoveReserveBytes),
+		Free:             func() (uint64, error) { return vfs.FreeBytes(c.DataDir) },
 	}
 }
 
@@ -167,19 +160,56 @@ func spaceOptions(c *config.Config) segment.SpaceOptions {
 func (a *Agent) startDrains() {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.endDrain = cancel
-	for _, l := range a.lanes.all {
-		dest := a.dests[l.ID().Destination]
-		a.drains.Go(func() {
-			src := l.Source()
-			segment.DrainOptions{
-				Source: src, Cursor: l, Sink: dest.current, Limits: dest.limits, Dead: a.dead,
-				Log: a.log.With(zap.Stringer("lane", l.ID())), Split: splitFrame,
-			}.Run(ctx)
-			if err := src.Close(); err != nil {
-				a.log.Warn("source not closed", zap.Stringer("lane", l.ID()), zap.Error(err))
-			}
-		})
+	lanes := a.lanes.lanes()
+	parkings := map[laneKey]*parking{}
+	for _, l := range lanes {
+		k := keyOf(l.ID())
+		if parkings[k] == nil {
+			parkings[k] = a.newParking(ctx, k)
+		}
+		if n := l.ID().Parked; n > 0 {
+			parkings[k].found(n, l)
+		}
 	}
+	for _, l := range lanes {
+		a.startDrain(ctx, l, parkings[keyOf(l.ID())])
+	}
+}
+
+// newParking makes the parking of one shard of a destination. The drains of the lanes that it opens are started by a drain
+// that runs, so that nobody waits for them before.
+func (a *Agent) newParking(ctx context.Context, k laneKey) *parking {
+	dest := a.dests[k.destination]
+	p := newParking(&dest.health, func() bool { return dest.cfg.Load().Ordered }, nil)
+	p.open = func(n int) (*segment.Lane, error) {
+		l, err := a.lanes.openParked(a, segment.LaneID{Destination: k.destination, Shard: k.shard, Parked: n})
+		if err == nil {
+			a.startDrain(ctx, l, p)
+		}
+		return l, err
+	}
+	return p
+}
+
+func (a *Agent) startDrain(ctx context.Context, l *segment.Lane, p *parking) {
+	id := l.ID()
+	dest := a.dests[id.Destination]
+	o := segment.DrainOptions{
+		Source: l.Source(), Cursor: l, Sink: dest.current, Limits: dest.limits, Dead: a.dead,
+		Log: a.log.With(zap.Stringer("lane", id)), Split: splitFrame,
+	}
+	if id.Parked > 0 {
+		o.Limits = dest.parkedLimits
+	}
+	if id.Parked == 0 || !dest.cfg.Load().Ordered {
+		o.Park = p.from(id.Parked)
+	}
+	a.drains.Go(func() {
+		o.Run(ctx)
+		if err := o.Source.Close(); err != nil {
+			a.log.Warn("source not closed", zap.Stringer("lane", id), zap.Error(err))
+		}
+	})
 }
 
 func splitFrame(f *segment.Frame, n int) (head, tail []byte, err error) {

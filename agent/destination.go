@@ -11,9 +11,10 @@ import (
 
 // destination is one entry of destinations: its sink and how it is drained, each of which can be swapped.
 type destination struct {
-	name string
-	cfg  *config.Live[config.Destination]
-	sink *config.Live[export.Sink]
+	name   string
+	cfg    *config.Live[config.Destination]
+	sink   *config.Live[export.Sink]
+	health health
 }
 
 func openDestinations(c *config.Config, version string, access *access) (map[string]*destination, error) {
@@ -79,6 +80,17 @@ func (d *destination) limits() segment.Limits {
 		ParkAfter:       c.ParkAfter,
 		MaxAge:          c.MaxAge,
 	}
+}
+
+// maxParkedWindowBytes bounds what a parked lane reads ahead: there may be many of them.
+const maxParkedWindowBytes = 4 << 20
+
+// parkedLimits leave the larger share of the destination to what is not refused.
+func (d *destination) parkedLimits() segment.Limits {
+	l := d.limits()
+	l.InFlight = max(1, l.InFlight/2)
+	l.WindowBytes = min(l.WindowBytes, maxParkedWindowBytes)
+	return l
 }
 
 func (d *destination) close() error {

@@ -20,7 +20,11 @@ import (
 
 // laneSet holds the lanes of the data directory and says which lane a request belongs to.
 type laneSet struct {
-	all    []*segment.Lane            // that have a destination, also those of earlier settings
+	mu       sync.Mutex
+	all      []*segment.Lane // that have a destination, also those of earlier settings
+	stopping bool            // no lane is opened any more
+
+	moves  map[laneKey]moveBalance    // as they were found
 	taking map[string][]*segment.Lane // destination -> shard -> lane
 	orphan []segment.LaneID           // whose destination is not configured; left as they are
 	routes *config.Live[routes]
@@ -69,7 +73,7 @@ func openLanes(a *Agent) (*laneSet, error) {
 	for _, id := range found {
 		switch {
 		case want[id]:
-		case a.dests[id.Destination] != nil:
+		case a.dests[id.Destination] != nil && id.Parked <= maxParkedLanes:
 			ids = append(ids, id)
 		default:
 			s.orphan = append(s.orphan, id)
@@ -78,23 +82,21 @@ func openLanes(a *Agent) (*laneSet, error) {
 		}
 	}
 	sort.Slice(ids, func(i, j int) bool { return ids[i].String() < ids[j].String() })
-	if err := s.open(a, dir, ids, want); err != nil {
+	if err := s.open(a, ids, want); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	s.moves = balances(s.stats())
 	return s, nil
 }
 
 // open opens the lanes side by side: each waits for its own syncs.
-func (s *laneSet) open(a *Agent, dir string, ids []segment.LaneID, want map[segment.LaneID]bool) error {
+func (s *laneSet) open(a *Agent, ids []segment.LaneID, want map[segment.LaneID]bool) error {
 	lanes := make([]*segment.Lane, len(ids))
 	errs := make([]error, len(ids))
 	var wg sync.WaitGroup
 	for i, id := range ids {
 		wg.Go(func() {
-			lanes[i], errs[i] = segment.OpenLane(segment.LaneOptions{
-				FS: vfs.OS(), Dir: dir, ID: id, Owner: a.owner, Space: a.space, Quarantine: a.quarantine,
-				Log: a.log, Settings: laneSettings(&a.cfg, len(ids)), Observe: a.metrics.lane(id), DrainOnly: !want[id],
-			})
+			lanes[i], errs[i] = openLane(a, id, !want[id] && id.Parked == 0)
 		})
 	}
 	wg.Wait()
@@ -111,6 +113,45 @@ func (s *laneSet) open(a *Agent, dir string, ids []segment.LaneID, want map[segm
 		sort.Slice(t, func(i, j int) bool { return t[i].ID().Shard < t[j].ID().Shard })
 	}
 	return errors.Join(errs...)
+}
+
+func openLane(a *Agent, id segment.LaneID, drainOnly bool) (*segment.Lane, error) {
+	settings := laneSettings(&a.cfg, len(a.dests)*a.cfg.WAL.Shards)
+	if id.Parked > 0 {
+		settings.Ack = segment.AckDisk // the cursor of another lane passes what is moved here
+	}
+	return segment.OpenLane(segment.LaneOptions{
+		FS: vfs.OS(), Dir: LayoutOf(a.cfg.DataDir).Lanes, ID: id, Owner: a.owner, Space: a.space, Quarantine: a.quarantine,
+		Log: a.log, Settings: settings, Observe: a.metrics.lane(id), DrainOnly: drainOnly,
+	})
+}
+
+// openParked opens a parked lane that does not exist yet. None is opened once the agent stops.
+func (s *laneSet) openParked(a *Agent, id segment.LaneID) (*segment.Lane, error) {
+	s.mu.Lock()
+	stopping := s.stopping
+	s.mu.Unlock()
+	if stopping {
+		return nil, &segment.RefusedError{Reason: segment.RefusedStopping}
+	}
+	l, err := openLane(a, id, false)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, l) // closed with the others, also if the stop has begun
+	if s.stopping {
+		l.Stop()
+	}
+	return l, nil
+}
+
+// lanes returns those that are open.
+func (s *laneSet) lanes() []*segment.Lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all)
 }
 
 // segmentsPerLane is into how many segments the space of a lane divides at least: what is exported comes back by segments, so
@@ -165,9 +206,8 @@ func (s *laneSet) check() error {
 
 // pending sums what is not delivered yet.
 func (s *laneSet) pending() (t segment.Totals) {
-	for _, l := range s.all {
-		st := l.Stats()
-		t = t.Add(st.Pending())
+	for _, l := range s.lanes() {
+		t = t.Add(l.Pending())
 	}
 	return t
 }
@@ -177,8 +217,8 @@ func (s *laneSet) drainable() segment.Totals { return s.pending() }
 
 // left names the lanes that have something pending.
 func (s *laneSet) left() (names []string) {
-	for _, l := range s.all {
-		if st := l.Stats(); st.Pending().Frames > 0 {
+	for _, l := range s.lanes() {
+		if l.Pending().Frames > 0 {
 			names = append(names, l.ID().String())
 		}
 	}
@@ -186,15 +226,19 @@ func (s *laneSet) left() (names []string) {
 }
 
 func (s *laneSet) stop() {
-	for _, l := range s.all {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	for _, l := range s.lanes() {
 		l.Stop()
 	}
 }
 
 func (s *laneSet) close() error {
-	errs := make([]error, len(s.all))
+	lanes := s.lanes()
+	errs := make([]error, len(lanes))
 	var wg sync.WaitGroup
-	for i, l := range s.all {
+	for i, l := range lanes {
 		wg.Go(func() {
 			if err := l.Close(); err != nil {
 				errs[i] = fmt.Errorf("close lane %s: %w", l.ID(), err)

@@ -91,10 +91,11 @@ func (c ledgers) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	sum := newSums()
-	for _, l := range c.a.lanes.all {
-		st := l.Stats()
-		lane := l.ID().String()
-		pending := st.Pending()
+	lanes := c.a.lanes.stats()
+	for i := range lanes {
+		st := &lanes[i]
+		lane := st.id.String()
+		pending := st.pending
 		gauge := func(name, help string, v float64) {
 			ch <- prometheus.MustNewConstMetric(desc(name, help, "lane"), prometheus.GaugeValue, v, lane)
 		}
@@ -106,8 +107,12 @@ func (c ledgers) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge("oldest_pending_seconds", "Age of the oldest record that is not yet delivered.", age)
 		gauge("wal_disk_bytes", "Bytes that the lane's segments take on disk.", float64(st.DiskBytes))
-		sum.add(l.ID().Destination, &st)
+		sum.add(st.id, &st.Stats)
 	}
+	for k, b := range c.a.lanes.moves {
+		sum.balance(k.destination, b)
+	}
+	sum.dead(c.a.dead.Totals())
 	sum.collect(ch)
 	c.quarantine(ch)
 }
@@ -123,39 +128,60 @@ func (c ledgers) quarantine(ch chan<- prometheus.Metric) {
 // sums adds up lanes by the labels of the counters.
 type sums struct {
 	accepted map[tenantKey][2]uint64 // records, bytes
-	out      map[outKey]*[4]uint64   // in the order of outNames
+	out      map[outKey]*[5]uint64   // in the order of outNames
 	lost     map[lostKey]uint64
 }
 
-func outNames() [4][2]string {
-	return [4][2]string{
+func outNames() [5][2]string {
+	return [5][2]string{
 		{"records_delivered_total", "Records that the destination took."},
 		{"records_rejected_total", "Records that the destination refused by partial success."},
 		{"records_dead_letter_total", "Records set aside since the destination refused them for good."},
 		{"records_resent_total", "Records sent again after an attempt that failed or whose answer was lost."},
+		{"records_adopted_total", "Records that came from elsewhere: also those that a crash left in a lane and in its parked lane."},
 	}
 }
 
 func newSums() *sums {
-	return &sums{accepted: map[tenantKey][2]uint64{}, out: map[outKey]*[4]uint64{}, lost: map[lostKey]uint64{}}
+	return &sums{accepted: map[tenantKey][2]uint64{}, out: map[outKey]*[5]uint64{}, lost: map[lostKey]uint64{}}
 }
 
-func (s *sums) add(destination string, st *segment.Stats) {
+func (s *sums) add(id segment.LaneID, st *segment.Stats) {
 	for i, signal := range segment.Signals {
 		for tenant, a := range st.Accepted {
+			if id.Parked > 0 { // they were accepted by the lane that they come from
+				break
+			}
 			k := tenantKey{signal, tenant}
 			have := s.accepted[k]
 			s.accepted[k] = [2]uint64{have[0] + a.Records[i], have[1] + a.Bytes[i]}
 		}
-		k := outKey{destination, signal}
-		if s.out[k] == nil {
-			s.out[k] = new([4]uint64)
-		}
+		k := outKey{id.Destination, signal}
+		s.have(k)
 		for j, n := range []segment.Counts{st.Ledger.Delivered, st.Ledger.Rejected, st.Ledger.DeadLetter, st.Ledger.Resent} {
 			s.out[k][j] += n[i]
 		}
 		for cause, n := range st.Ledger.Lost {
 			s.lost[lostKey{k, cause}] += n[i]
+		}
+	}
+}
+
+func (s *sums) have(k outKey) *[5]uint64 {
+	if s.out[k] == nil {
+		s.out[k] = new([5]uint64)
+	}
+	return s.out[k]
+}
+
+// balance adds what earlier starts found more or less in parked lanes than was moved there.
+func (s *sums) balance(destination string, b moveBalance) {
+	for i, signal := range segment.Signals {
+		k := outKey{destination, signal}
+		if b[i] >= 0 {
+			s.have(k)[4] += uint64(b[i])
+		} else {
+			s.lost[lostKey{k, segment.LostCorrupt}] += uint64(-b[i])
 		}
 	}
 }

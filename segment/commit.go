@@ -246,7 +246,7 @@ func (l *Lane) takeSpare() (*writer, error) {
 
 // create makes a segment of the next number; l.createMu is held. Before it is answered from, the cursor file has the second copy of its header.
 func (l *Lane) create() (*writer, error) {
-	if err := l.o.Space.hold(segmentRoomBytes); err != nil {
+	if err := l.o.Space.hold(segmentRoomBytes, l.o.ID.Parked > 0); err != nil {
 		return nil, fmt.Errorf("create segment: %w", err)
 	}
 	l.mu.Lock()

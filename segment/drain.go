@@ -60,6 +60,8 @@ type Drain struct {
 	sending int // of them, with a request
 	bisect  budget
 	size    learnedSize
+	parker  parker
+	tookAt  time.Time // when the destination last took a request
 	log     *limitedLog
 }
 

@@ -50,8 +50,10 @@ type group struct {
 	flying    int
 	failures  int
 	failing   time.Time // since when nothing was taken; zero: the last attempt succeeded
+	failedAt  time.Time // when the last attempt failed
 	notBefore time.Time
-	deficit   int // bytes that it may still send in its turn
+	asked     time.Time // the part of notBefore that the destination asked for
+	deficit   int       // bytes that it may still send in its turn
 
 	held    bool // frames wait in another lane, where these go, too
 	moving  bool

@@ -119,6 +119,7 @@ type Lane struct {
 	stopKeeper chan struct{}
 
 	buffers logBuffers
+	pool    sync.Pool // of *pending
 
 	// The committer's alone.
 	active *writer
@@ -153,8 +154,6 @@ type pending struct {
 
 func newPending() *pending { return &pending{done: make(chan error, 1)} }
 
-var pendingPool = sync.Pool{New: func() any { return newPending() }}
-
 // Append stores a frame and returns nil when it is durable. ctx ends only the wait for space: once a frame is handed over it
 // is stored whole, whoever still waits for the answer. The frame's body must not change until Append returns. A non-zero
 // ID.Owner is kept as the frame's birth id (a frame that moves between lanes); Position is ignored.
@@ -167,7 +166,7 @@ func (l *Lane) Append(ctx context.Context, f *Frame) error {
 	if err := l.enqueue(p); err != nil {
 		return err
 	}
-	return p.wait()
+	return l.await(p)
 }
 
 // AppendAll stores frames in order, by one commit if they fit into one. It returns nil when all are durable; after an error
@@ -187,7 +186,7 @@ func (l *Lane) AppendAll(ctx context.Context, frames []Frame) error {
 	}
 	var errs error
 	for _, p := range all {
-		errs = errors.Join(errs, p.wait())
+		errs = errors.Join(errs, l.await(p))
 	}
 	return errs
 }
@@ -197,9 +196,9 @@ func (l *Lane) reserve(ctx context.Context, f *Frame) (*pending, error) {
 	if len(f.Body) > MaxBodyBytes || len(f.Tenant) > MaxTenantBytes || !f.Signal.Valid() {
 		return nil, &RefusedError{Reason: RefusedTooLarge, Err: fmt.Errorf("frame of %d bytes, signal %d", len(f.Body), f.Signal)}
 	}
-	p, ok := pendingPool.Get().(*pending)
+	p, ok := l.pool.Get().(*pending)
 	if !ok {
-		p = newPending() // never: the pool makes nothing else
+		p = newPending()
 	}
 	p.frame = storedFrame{
 		kind: kindData, signal: f.Signal, flags: f.Flags & storableFlags, records: f.Records,
@@ -210,8 +209,8 @@ func (l *Lane) reserve(ctx context.Context, f *Frame) (*pending, error) {
 		p.frame.birth = &id
 	}
 	p.reserved = int64(p.frame.size()) + maxEntryOverheadBytes + tenantRoomBytes(f.Tenant)
-	if err := l.o.Space.reserve(ctx, f.Tenant, p.reserved); err != nil {
-		p.free()
+	if err := l.o.Space.reserve(ctx, f.Tenant, p.reserved, l.o.ID.Parked > 0); err != nil {
+		l.free(p)
 		return nil, err
 	}
 	return p, nil
@@ -245,20 +244,20 @@ func (l *Lane) enqueue(all ...*pending) error {
 func (l *Lane) giveBack(all []*pending) {
 	for _, p := range all {
 		l.o.Space.settle(p.frame.tenant, p.reserved, 0)
-		p.free()
+		l.free(p)
 	}
 }
 
-// wait returns the commit's outcome.
-func (p *pending) wait() error {
+// await returns the commit's outcome.
+func (l *Lane) await(p *pending) error {
 	err := <-p.done
-	p.free()
+	l.free(p)
 	return err
 }
 
-func (p *pending) free() {
+func (l *Lane) free(p *pending) {
 	p.frame = storedFrame{}
-	pendingPool.Put(p)
+	l.pool.Put(p)
 }
 
 func wake(c chan struct{}) {
@@ -358,6 +357,13 @@ func (l *Lane) Stats() Stats {
 		s.Trouble = l.trouble.Error()
 	}
 	return s
+}
+
+// Pending is what came in and did not go out yet.
+func (l *Lane) Pending() Totals {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.in.Sub(l.cur.Out)
 }
 
 // Check returns why a small request would be refused now, or nil.

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -16,8 +17,8 @@ type Parking interface {
 	Move(ctx context.Context, frames []Frame) error
 	// Holds reports whether frames of that tenant and signal wait in another lane, so that later ones belong behind them.
 	Holds(tenant string, signal Signal) bool
-	// Delivered is told of each request that the destination took.
-	Delivered(tenant string, signal Signal)
+	// Delivered is told of each request that the destination took. steady says that none failed for Limits.ParkAfter.
+	Delivered(tenant string, signal Signal, steady bool)
 	// Passed reports whether the destination took something of another tenant or signal since then: it is up, and refuses
 	// only this one.
 	Passed(tenant string, signal Signal, since time.Time) bool
@@ -26,15 +27,26 @@ type Parking interface {
 const (
 	// maxMoveBytes bounds the bodies of one move.
 	maxMoveBytes = 4 << 20
-	// parkLook is how often it is looked at whether another lane's group succeeded.
+	// parkLook is how often it is looked at whether something else succeeded.
 	parkLook = time.Second
+	// maxTrialShift bounds the delay between two trials, in doublings of Limits.ParkAfter.
+	maxTrialShift = 6
 )
+
+// parker is the state of a drain's moves.
+type parker struct {
+	// since is since when the window is full of groups that fail, so that what lies behind it is not even tried.
+	since time.Time
+	// trial is how many bytes may still be moved away only to see whether something behind them succeeds. trials counts
+	// those since the last success: they become rarer, since most likely the destination is down.
+	trial  int
+	trials int
+}
 
 // move is frames on their way to another lane.
 type move struct {
-	group  *group
-	pieces []piece
-	tries  []int // of each piece
+	group *group
+	slots []*slot
 }
 
 // hold notes that a group's frames wait in another lane.
@@ -51,17 +63,17 @@ func (d *Drain) park(ctx context.Context) time.Duration {
 	if d.o.Park == nil {
 		return again
 	}
+	now, lim := time.Now(), d.o.Limits()
+	d.lookStuck(now, &lim)
 	for g := range d.groups.watch {
-		if g.held = g.held && d.o.Park.Holds(g.key.tenant, g.key.signal); !g.held && g.failures == 0 {
+		if g.held = g.held && d.o.Park.Holds(g.key.tenant, g.key.signal); !g.held && !g.troubled(now, &lim) {
 			delete(d.groups.watch, g)
 			continue
 		}
 		if g.moving || g.flying > 0 {
 			continue
 		}
-		now := time.Now()
-		left := max(d.untilPark(g, now), g.notMove.Sub(now))
-		if left > 0 {
+		if left := max(d.untilPark(g, now, &lim), g.notMove.Sub(now)); left > 0 {
 			again = min(again, left)
 			continue
 		}
@@ -70,94 +82,96 @@ func (d *Drain) park(ctx context.Context) time.Duration {
 	return again
 }
 
-// untilPark is how long a group must still fail before it is moved.
-func (d *Drain) untilPark(g *group, now time.Time) time.Duration {
-	lim := d.o.Limits()
-	switch {
-	case g.held:
-		return 0
-	case !d.o.Park.Passed(g.key.tenant, g.key.signal, g.failing):
-		return parkLook
-	case d.window.full(lim.WindowBytes) && d.othersEmpty():
-		return 0 // the others wait for its place in the window
-	}
-	return g.failing.Add(lim.ParkAfter).Sub(now)
+// troubled reports whether the group fails, or did lately: one that is let through now and then holds up others too.
+func (g *group) troubled(now time.Time, lim *Limits) bool {
+	return g.failures > 0 || !g.failedAt.IsZero() && now.Sub(g.failedAt) < lim.ParkAfter
 }
 
-// othersEmpty reports whether nothing but groups that fail is left in the window.
-func (d *Drain) othersEmpty() bool {
+// since is since when the group fails, or the time given if it was let through meanwhile.
+func (g *group) since(otherwise time.Time) time.Time {
+	if g.failing.IsZero() {
+		return otherwise
+	}
+	return g.failing
+}
+
+// lookStuck finds out whether the window is full of groups that fail.
+func (d *Drain) lookStuck(now time.Time, lim *Limits) {
+	stuck := d.window.full(lim.WindowBytes)
 	for _, g := range d.groups.turn {
 		if _, watched := d.groups.watch[g]; !watched && !g.empty() {
-			return false
+			d.parker.trial = 0 // here is something to try
+			stuck = false
 		}
+		stuck = stuck && !g.held && !g.moving
 	}
-	return true
+	switch {
+	case !stuck:
+		d.parker.since = time.Time{}
+	case d.parker.since.IsZero():
+		d.parker.since = now
+	}
 }
 
-// startMove moves what a group has, from its front. Parts of frames stay: only whole frames can be stored.
+// untilPark is how long to wait before a group is moved.
+func (d *Drain) untilPark(g *group, now time.Time, lim *Limits) time.Duration {
+	passed := func(since time.Time) bool { return d.o.Park.Passed(g.key.tenant, g.key.signal, since) }
+	switch {
+	case g.held, d.parker.trial > 0:
+		return 0
+	case lim.ParkAfter == 0:
+		return time.Hour
+	case !d.parker.since.IsZero() && now.Sub(d.parker.since) >= parkLook && passed(g.since(d.parker.since)):
+		return 0 // others wait for its place in the window
+	case !d.parker.since.IsZero() && !lim.Ordered:
+		left := d.parker.since.Add(lim.ParkAfter << min(d.parker.trials, maxTrialShift)).Sub(now)
+		if left <= 0 {
+			d.parker.trial, d.parker.since = lim.WindowBytes, now
+			d.parker.trials++
+		}
+		return min(left, parkLook)
+	case !g.failing.IsZero() && passed(g.failing):
+		return g.failing.Add(lim.ParkAfter).Sub(now)
+	}
+	return parkLook
+}
+
+// startMove moves what a group has, from its front. Of a frame in parts the whole is moved, since only that can be stored:
+// the parts that were taken already come twice.
 func (d *Drain) startMove(ctx context.Context, g *group) {
 	m := &move{group: g}
+	var frames []Frame
 	size := 0
-	add := func(p piece, tries int) bool {
-		if size > 0 && size+len(p.frame.Body) > maxMoveBytes {
-			return false
-		}
-		size += len(p.frame.Body)
-		m.pieces, m.tries = append(m.pieces, p), append(m.tries, tries)
-		return true
-	}
-	if d.o.Limits().Ordered && g.parted() {
-		return // the rest of a frame may not be overtaken
-	}
-	more := true
-	for i := 0; i < len(g.retry) && more; i++ {
-		a := g.retry[i]
-		if !whole(a.pieces) {
-			continue
-		}
-		n := 0
-		for n < len(a.pieces) && more {
-			if more = add(a.pieces[n], a.tries); more {
-				n++
-			}
-		}
-		if a.pieces = a.pieces[n:]; len(a.pieces) == 0 {
-			g.retry = slices.Delete(g.retry, i, i+1)
-			i--
-		}
-	}
-	rest := g.ready[:0:0]
-	for i, p := range g.ready {
-		if more = more && (!p.whole() || add(p, 0)); !more {
-			rest = append(rest, g.ready[i:]...)
+	for _, s := range g.slots() {
+		n := len(s.frame.Body)
+		if size > 0 && size+n > maxMoveBytes {
 			break
 		}
-		if !p.whole() {
-			rest = append(rest, p)
-		}
+		size += n
+		m.slots, frames = append(m.slots, s), append(frames, *s.frame)
 	}
-	g.ready = rest
-	if len(m.pieces) == 0 {
+	if size == 0 && len(frames) == 0 {
 		return
 	}
+	d.parker.trial -= size + slotBytes*len(frames)
 	g.moving = true
 	d.flying++
-	go func() {
-		frames := make([]Frame, len(m.pieces))
-		for i := range m.pieces {
-			frames[i] = m.pieces[i].frame
+	go func() { d.events <- event{moved: m, err: d.o.Park.Move(ctx, frames)} }()
+}
+
+// slots are those that the group has pieces of, in their order.
+func (g *group) slots() (all []*slot) {
+	add := func(pieces []piece) {
+		for i := range pieces {
+			all = append(all, pieces[i].slot)
 		}
-		d.events <- event{moved: m, err: d.o.Park.Move(ctx, frames)}
-	}()
-}
-
-// parted reports whether some frame of the group is in parts.
-func (g *group) parted() bool {
-	return !whole(g.ready) || slices.ContainsFunc(g.retry, func(a *attempt) bool { return !whole(a.pieces) })
-}
-
-func whole(pieces []piece) bool {
-	return !slices.ContainsFunc(pieces, func(p piece) bool { return !p.whole() })
+	}
+	for _, a := range g.retry {
+		add(a.pieces)
+	}
+	add(g.ready)
+	slices.SortStableFunc(all, func(a, b *slot) int { return a.next.Compare(b.next) })
+	return slices.Compact(all)
 }
 
 // settleMove books a move: not a loss, and not delivered.
@@ -165,24 +179,42 @@ func (d *Drain) settleMove(m *move, err error) {
 	g := m.group
 	g.moving = false
 	if err != nil { // what is in the other lane already will come twice
-		sent := 0
-		for sent < len(m.pieces) && m.tries[sent] > 0 {
-			g.again(&attempt{group: g, pieces: m.pieces[sent : sent+1 : sent+1], tries: m.tries[sent]})
-			sent++
-		}
-		g.ready = append(m.pieces[sent:len(m.pieces):len(m.pieces)], g.ready...)
 		g.notMove = time.Now().Add(readRetry)
-		d.log.Warn("park", "frames not moved to a parked lane; trying again", zap.String("tenant", g.key.tenant),
-			zap.Stringer("signal", g.key.signal), zap.Error(err))
+		if !errors.Is(err, context.Canceled) {
+			d.log.Warn("park", "frames not moved to a parked lane; trying again", zap.String("tenant", g.key.tenant),
+				zap.Stringer("signal", g.key.signal), zap.Error(err))
+		}
 		return
 	}
-	for i := range m.pieces {
-		p := &m.pieces[i]
-		p.slot.ledger.Moved = p.slot.ledger.Moved.Add(p.records())
-		p.finish(m.tries[i])
-	}
+	g.leave(m.slots)
 	g.failures, g.failing, g.notBefore = 0, time.Time{}, time.Time{}
 	d.log.Warn("parked", "destination does not take this tenant's data; moved out of the way of others", zap.String("tenant", g.key.tenant),
-		zap.Stringer("signal", g.key.signal), zap.Int("frames", len(m.pieces)))
+		zap.Stringer("signal", g.key.signal), zap.Int("frames", len(m.slots)))
 	d.groups.tidy(g)
+}
+
+// leave takes what was moved out of the group. What had become of parts of a frame is counted as sent once more, for all of
+// it is counted in the other lane.
+func (g *group) leave(moved []*slot) {
+	gone := make(map[*slot]bool, len(moved))
+	for _, s := range moved {
+		gone[s] = true
+	}
+	goes := func(p piece) bool { return gone[p.slot] }
+	for _, a := range g.retry {
+		for i := range a.pieces {
+			if p := &a.pieces[i]; gone[p.slot] {
+				p.slot.ledger.Resent = p.slot.ledger.Resent.Add(p.frame.Signal.Of(uint64(p.frame.Records) * uint64(a.tries)))
+			}
+		}
+		a.pieces = slices.DeleteFunc(a.pieces, goes)
+	}
+	g.retry = slices.DeleteFunc(g.retry, func(a *attempt) bool { return len(a.pieces) == 0 })
+	g.ready = slices.DeleteFunc(slices.Clone(g.ready), goes)
+	for _, s := range moved {
+		l := &s.ledger
+		l.Resent = l.Resent.Add(l.Delivered).Add(l.Rejected).Add(l.DeadLetter)
+		s.ledger = Ledger{Resent: l.Resent, Moved: s.frame.Signal.Of(uint64(s.frame.Records))}
+		s.left, s.done, s.frame = 0, true, nil
+	}
 }

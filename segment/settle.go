@@ -42,12 +42,22 @@ func (d *Drain) settleDelivered(a *attempt, out *Outcome) {
 		d.log.Warn("warning", "destination took a request with a warning", zap.Error(out.Err))
 	}
 	g.failures, g.failing, g.notBefore = 0, time.Time{}, time.Time{}
-	if !g.held {
-		delete(d.groups.watch, g)
-	}
+	d.parker.trials = 0
+	d.wake(time.Now())
 	if d.o.Park != nil {
-		d.o.Park.Delivered(g.key.tenant, g.key.signal)
+		lim := d.o.Limits()
+		d.o.Park.Delivered(g.key.tenant, g.key.signal, !g.troubled(time.Now(), &lim))
 	}
+}
+
+// wake lets groups try at once whose delays come from a time when the destination took nothing at all.
+func (d *Drain) wake(now time.Time) {
+	for g := range d.groups.watch {
+		if d.tookAt.Before(g.failing) && g.asked.Before(g.notBefore) {
+			g.notBefore = g.asked
+		}
+	}
+	d.tookAt = now
 }
 
 // narrow narrows a refusal down: one frame must not take others with it, nor one record the rest of its frame. What stands
@@ -115,9 +125,13 @@ func (d *Drain) backoff(g *group, asked time.Duration) time.Duration {
 	if at := now.Add(delay); at.After(g.notBefore) {
 		g.notBefore = at
 	}
+	if at := now.Add(min(asked, maxRetryAfter)); asked > 0 && at.After(g.asked) {
+		g.asked = at
+	}
 	if g.failing.IsZero() {
 		g.failing = now
 	}
+	g.failedAt = now
 	d.groups.watch[g] = struct{}{}
 	return delay
 }

@@ -10,11 +10,14 @@ import (
 
 // SpaceOptions bound what the lanes of a data directory may take together.
 type SpaceOptions struct {
-	MaxBytes     int64                  // wal.max_bytes
-	MinFreeBytes int64                  // wal.min_free_bytes: the volume's free space never goes below it by our writes
-	TenantShare  float64                // of MaxBytes, for one tenant while more than one has pending data
-	FullWait     time.Duration          // how long a request may wait for space
-	Free         func() (uint64, error) // free bytes of the volume; nil: not looked at
+	MaxBytes     int64         // wal.max_bytes
+	MinFreeBytes int64         // wal.min_free_bytes: the volume's free space never goes below it by our writes
+	TenantShare  float64       // of MaxBytes, for one tenant while more than one has pending data
+	FullWait     time.Duration // how long a request may wait for space
+	// MoveReserveBytes of MaxBytes are for moves to parked lanes only. Without them, lanes that are full of what one tenant
+	// cannot get rid of would have no room to move it out of the others' way. A few segments: space comes back by those.
+	MoveReserveBytes int64
+	Free             func() (uint64, error) // free bytes of the volume; nil: not looked at
 }
 
 // Space reserves bytes before they are written, so that parallel writers cannot pass a limit together.
@@ -74,16 +77,16 @@ func (s *Space) Used() int64 {
 func (s *Space) Check() *RefusedError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.fits("", min(smallRequestBytes, s.o.MaxBytes))
+	return s.fits("", min(smallRequestBytes, s.o.MaxBytes-s.o.MoveReserveBytes), false)
 }
 
-// reserve takes n bytes for a tenant, waiting for them up to FullWait.
-func (s *Space) reserve(ctx context.Context, tenant string, n int64) error {
-	refused, changed, wait := s.tryReserve(tenant, n)
+// reserve takes n bytes for a tenant, waiting for them up to FullWait. A move does not wait: it is tried again.
+func (s *Space) reserve(ctx context.Context, tenant string, n int64, move bool) error {
+	refused, changed, wait := s.tryReserve(tenant, n, move)
 	if refused == nil {
 		return nil
 	}
-	if wait <= 0 || refused.After == 0 {
+	if move || wait <= 0 || refused.After == 0 {
 		return refused
 	}
 	timer := time.NewTimer(wait)
@@ -96,17 +99,17 @@ func (s *Space) reserve(ctx context.Context, tenant string, n int64) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if refused, changed, _ = s.tryReserve(tenant, n); refused == nil {
+		if refused, changed, _ = s.tryReserve(tenant, n, move); refused == nil {
 			return nil
 		}
 	}
 }
 
 // tryReserve takes n bytes or says why not, and what to wait for.
-func (s *Space) tryReserve(tenant string, n int64) (refused *RefusedError, changed <-chan struct{}, wait time.Duration) {
+func (s *Space) tryReserve(tenant string, n int64, move bool) (refused *RefusedError, changed <-chan struct{}, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if refused = s.fits(tenant, n); refused == nil {
+	if refused = s.fits(tenant, n, move); refused == nil {
 		s.add(tenant, n)
 		s.waiting += n
 		s.free -= n
@@ -128,10 +131,10 @@ func (s *Space) press(refused *RefusedError) {
 }
 
 // hold promises n bytes to a segment, or says why they do not fit.
-func (s *Space) hold(n int64) error {
+func (s *Space) hold(n int64, move bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if refused := s.fits("", n); refused != nil {
+	if refused := s.fits("", n, move); refused != nil {
 		s.press(refused)
 		return refused
 	}
@@ -148,20 +151,24 @@ func (s *Space) addRoom(n int64) {
 	}
 }
 
-// fits says why n bytes do not fit.
-func (s *Space) fits(tenant string, n int64) *RefusedError {
-	if n > s.o.MaxBytes {
+// fits says why n bytes do not fit. Those of a move are the tenant's already, and may use what is kept for moves.
+func (s *Space) fits(tenant string, n int64, move bool) *RefusedError {
+	limit := s.o.MaxBytes
+	if !move {
+		limit -= s.o.MoveReserveBytes
+	}
+	if n > limit {
 		return &RefusedError{Reason: RefusedTooLarge}
 	}
 	used := s.used + s.room
 	if s.unsure > 0 { // the estimate may be low; err on the side of the limit
 		used += used / 2
 	}
-	if used+n > s.o.MaxBytes {
-		return &RefusedError{Reason: RefusedFull, After: s.delay(used + n - s.o.MaxBytes)}
+	if used+n > limit {
+		return &RefusedError{Reason: RefusedFull, After: s.delay(used + n - limit)}
 	}
 	share := int64(float64(s.o.MaxBytes) * s.o.TenantShare)
-	if has := s.tenants[tenant]; tenant != "" && s.o.TenantShare > 0 && has+n > share && s.others(has) {
+	if has := s.tenants[tenant]; !move && tenant != "" && s.o.TenantShare > 0 && has+n > share && s.others(has) {
 		return &RefusedError{Reason: RefusedTenantShare, After: s.delay(has + n - share)}
 	}
 	if s.o.Free != nil {

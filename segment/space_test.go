@@ -10,7 +10,7 @@ import (
 )
 
 func reserveNow(s *Space, tenant string, n int64) *RefusedError {
-	r, _ := errors.AsType[*RefusedError](s.reserve(context.Background(), tenant, n))
+	r, _ := errors.AsType[*RefusedError](s.reserve(context.Background(), tenant, n, false))
 	return r
 }
 
@@ -64,7 +64,7 @@ func TestSpaceWaitsForWhatComesBack(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
-		if err := s.reserve(ctx, "a", 200); !errors.Is(err, context.DeadlineExceeded) {
+		if err := s.reserve(ctx, "a", 200, false); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("client went away: %v", err)
 		}
 	})

@@ -303,7 +303,7 @@ func TestFaultFloorCountsWhatIsOnItsWay(t *testing.T) {
 		}
 		s.settle("a", 2500, 0)
 		time.Sleep(2 * freeInterval)
-		if err := s.hold(1000); err != nil {
+		if err := s.hold(1000, false); err != nil {
 			t.Error(err)
 		}
 		if r := ask(2500); r == nil || r.Reason != RefusedDisk {

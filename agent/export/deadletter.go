@@ -55,8 +55,9 @@ type DeadLetters struct {
 	queue []deadFile           // in the order of being set aside; those found at start in the order of birth, before them
 	bytes int64
 
-	mu     sync.Mutex // guards counts, which is read at any time
+	mu     sync.Mutex // guards what is read at any time
 	counts map[deadKey]DeadCount
+	ledger deadLedger // as it is on disk; written by the holder of turn alone
 }
 
 type deadKey struct {
@@ -76,6 +77,9 @@ type deadLane struct {
 // OpenDeadLetters counts what is there; it reads names and sizes only.
 func OpenDeadLetters(o DeadLetterOptions) (*DeadLetters, error) {
 	d := &DeadLetters{opts: o, turn: make(chan struct{}, 1), lanes: map[string]*deadLane{}, counts: map[deadKey]DeadCount{}}
+	if err := d.loadLedger(); err != nil {
+		return nil, fmt.Errorf("settle ledger of dead letters: %w", err)
+	}
 	if err := d.load(); err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}
@@ -123,8 +127,14 @@ func (d *DeadLetters) setAside(f *segment.Frame, cause string) error {
 	}
 	file.bytes = diskBytes(int64(len(object)))
 	if file.bytes > d.opts.MaxBytes {
+		if err := d.bookEviction(&file, false); err != nil {
+			return err
+		}
 		d.evicted(file)
 		return nil
+	}
+	if err := d.keepAgain(&file); err != nil {
+		return err
 	}
 	if err := d.makeRoom(file.bytes); err != nil {
 		return fmt.Errorf("make room: %w", err)
@@ -198,6 +208,13 @@ func (d *DeadLetters) count(file deadFile, sign int64) {
 func (d *DeadLetters) makeRoom(need int64) error {
 	for len(d.queue) > 0 && d.bytes+need > d.opts.MaxBytes {
 		file := d.queue[0]
+		if there, err := d.exists(file.path()); err != nil {
+			return err
+		} else if there {
+			if err := d.bookEviction(&file, true); err != nil {
+				return err
+			}
+		}
 		err := d.opts.FS.Remove(file.path())
 		gone := errors.Is(err, fs.ErrNotExist)
 		if err != nil && !gone { // it may be removed all the same; later that would look like somebody else's doing

@@ -19,6 +19,8 @@ func newRoot() *cobra.Command {
 		newRun(),
 		newInspect(),
 		newVerify(),
+		newReplay(),
+		newDrop(),
 		newVersion(),
 	)
 	root.SilenceUsage = true
