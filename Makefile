@@ -18,6 +18,7 @@ LDFLAGS := -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 
 # What can be set on the command line.
 ROUNDS ?= 200
+SEEDS ?= 1000
 SEED ?= 1
 FUZZTIME ?= 20s
 PKG ?= ./...
@@ -56,10 +57,12 @@ run: build ## build and run on embedded defaults (ARGS='…' for flags)
 	exec $(BIN) run $(ARGS)
 
 .PHONY: test
-test: ## all tests: unit, contract, crash images, faults, 20 rounds of kill -9
+test: ## all tests: unit, contract, crash images, faults, real clients and servers, 20 rounds of kill -9
 	@$(PART) 'build' $(MAKE) --no-print-directory build
+	$(PART) 'S3 server for tests' $(MAKE) --no-print-directory testserver
 	$(PART) 'unit and contract tests' $(MAKE) --no-print-directory unit
 	$(PART) 'crash images and faults' $(MAKE) --no-print-directory crash
+	$(PART) 'real clients and servers' $(MAKE) --no-print-directory interop
 	$(PART) 'kill -9, $(TEST_ROUNDS) rounds' $(MAKE) --no-print-directory kill ROUNDS=$(TEST_ROUNDS) SEED=1
 
 .PHONY: unit
@@ -74,6 +77,23 @@ crash: ## crash images and faults at every operation
 .PHONY: kill
 kill: build ## kill -9 under load and count what is missing (ROUNDS=200 SEED=1)
 	go run ./bench/cmd/kill -seed $(SEED) -rounds $(ROUNDS) -bin $(BIN)
+
+.PHONY: sim
+sim: ## simulated faults and schedules around the register (SEEDS=1000 SEED=1)
+	go test -count=1 -timeout=30m -v -run '^TestSimulation$$' ./objstore/lease -sim.seeds=$(SEEDS) -sim.first=$(SEED)
+
+.PHONY: interop
+interop: build ## the OpenTelemetry SDK and Collector in front of the agent and behind it (SEED=1)
+	cd bench/interop
+	$(RACE) . -agent '$(CURDIR)/$(BIN)' -seed $(SEED)
+
+.PHONY: testserver
+testserver: ## build the S3 server that tests start, once into the user's cache
+	go test -count=1 ./objstore/s3/s3test
+
+.PHONY: s3-cross
+s3-cross: ## the tests of the S3 bucket against SeaweedFS (its first build takes ten minutes)
+	INGEST_AGENT_TEST_S3=seaweedfs $(RACE) -timeout=30m -run 'Contract|Server|Crash|RequestCounts' ./objstore/s3/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=20s
