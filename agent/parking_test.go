@@ -20,7 +20,7 @@ import (
 type parkWorld struct {
 	t      *testing.T
 	dir    string
-	ctx    context.Context //nolint:containedctx // ends the drains
+	ctx    context.Context // ends the drains
 	end    context.CancelFunc
 	drains sync.WaitGroup
 	space  *segment.Space

@@ -170,7 +170,7 @@ func (s *Server) Kill9() {
 	if err := s.process.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		s.t.Errorf("kill server: %v", err)
 	}
-	_ = <-s.ended       // it was killed, or has said in its output why it ended
+	<-s.ended           // it was killed, or has said in its output why it ended
 	_ = s.stdin.Close() // the process is gone
 	s.process = nil
 }
