@@ -146,10 +146,17 @@ const (
 )
 
 func spaceOptions(c *config.Config) segment.SpaceOptions {
+	shares := map[string]float64{}
+	for name, t := range c.Tenants {
+		if t.Share > 0 {
+			shares[name] = t.Share
+		}
+	}
 	return segment.SpaceOptions{
 		MaxBytes:         int64(c.WAL.MaxBytes),
 		MinFreeBytes:     int64(c.WAL.MinFreeBytes),
 		TenantShare:      c.WAL.TenantShare,
+		TenantShares:     shares,
 		FullWait:         c.WAL.FullWait,
 		MoveReserveBytes: min(int64(c.WAL.MaxBytes)/moveReservePart, maxMoveReserveBytes),
 		Free:             func() (uint64, error) { return vfs.FreeBytes(c.DataDir) },

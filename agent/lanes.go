@@ -40,6 +40,11 @@ func newRoutes(c *config.Config) routes {
 	for _, route := range slices.Backward(c.Routes) { // the first match counts
 		r.byTenant[route.Tenant] = route.Destination
 	}
+	for name, t := range c.Tenants {
+		if t.Destination != "" {
+			r.byTenant[name] = t.Destination
+		}
+	}
 	return r
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"go.uber.org/zap"
 
+	"ingest-agent/agent/config"
 	"ingest-agent/segment"
 	"ingest-agent/segment/vfs"
 )
@@ -286,4 +287,16 @@ func TestParkingKeepsOrder(t *testing.T) {
 		w.check("b", n, true)
 		w.stop()
 	})
+}
+
+func TestRoutesOfTenants(t *testing.T) {
+	r := newRoutes(&config.Config{
+		Routes:  []config.Route{{Tenant: "a", Destination: "first"}, {Tenant: "a", Destination: "second"}, {Tenant: "b", Destination: "second"}},
+		Tenants: map[string]config.Tenant{"b": {Destination: "third"}, "a": {}},
+	})
+	for tenant, want := range map[string]string{"a": "first", "b": "third", "c": config.DefaultDestination} {
+		if got := r.destination(tenant); got != want {
+			t.Errorf("tenant %s goes to %s, want %s", tenant, got, want)
+		}
+	}
 }

@@ -10,10 +10,11 @@ import (
 
 // SpaceOptions bound what the lanes of a data directory may take together.
 type SpaceOptions struct {
-	MaxBytes     int64         // wal.max_bytes
-	MinFreeBytes int64         // wal.min_free_bytes: the volume's free space never goes below it by our writes
-	TenantShare  float64       // of MaxBytes, for one tenant while more than one has pending data
-	FullWait     time.Duration // how long a request may wait for space
+	MaxBytes     int64              // wal.max_bytes
+	MinFreeBytes int64              // wal.min_free_bytes: the volume's free space never goes below it by our writes
+	TenantShare  float64            // of MaxBytes, for one tenant while more than one has pending data
+	TenantShares map[string]float64 // in place of TenantShare, for some
+	FullWait     time.Duration      // how long a request may wait for space
 	// MoveReserveBytes of MaxBytes are for moves to parked lanes only. Without them, lanes that are full of what one tenant
 	// cannot get rid of would have no room to move it out of the others' way. A few segments: space comes back by those.
 	MoveReserveBytes int64
@@ -167,8 +168,12 @@ func (s *Space) fits(tenant string, n int64, move bool) *RefusedError {
 	if used+n > limit {
 		return &RefusedError{Reason: RefusedFull, After: s.delay(used + n - limit)}
 	}
-	share := int64(float64(s.o.MaxBytes) * s.o.TenantShare)
-	if has := s.tenants[tenant]; !move && tenant != "" && s.o.TenantShare > 0 && has+n > share && s.others(has) {
+	part, ok := s.o.TenantShares[tenant]
+	if !ok {
+		part = s.o.TenantShare
+	}
+	share := int64(float64(s.o.MaxBytes) * part)
+	if has := s.tenants[tenant]; !move && tenant != "" && part > 0 && has+n > share && s.others(has) {
 		return &RefusedError{Reason: RefusedTenantShare, After: s.delay(has + n - share)}
 	}
 	if s.o.Free != nil {

@@ -137,3 +137,17 @@ func TestSpaceIsCarefulWhileMeasuring(t *testing.T) {
 		t.Error(r)
 	}
 }
+
+func TestTenantShares(t *testing.T) {
+	s := NewSpace(SpaceOptions{MaxBytes: 1000, TenantShare: 0.5, TenantShares: map[string]float64{"small": 0.1}})
+	for _, c := range []struct {
+		tenant string
+		bytes  int64
+		want   RefuseReason
+	}{{"other", 100, ""}, {"small", 101, RefusedTenantShare}, {"small", 100, ""}, {"small", 1, RefusedTenantShare}, {"large", 400, ""}} {
+		r, _ := errors.AsType[*RefusedError](s.reserve(context.Background(), c.tenant, c.bytes, false))
+		if (r == nil) != (c.want == "") || r != nil && r.Reason != c.want {
+			t.Errorf("%d bytes for %s: %v, want %q", c.bytes, c.tenant, r, c.want)
+		}
+	}
+}

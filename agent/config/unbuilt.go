@@ -1,10 +1,5 @@
 package config
 
-import (
-	"maps"
-	"slices"
-)
-
 // unbuilt lists the keys that are accepted and checked but have no effect yet. Whoever builds a part takes its line out.
 func unbuilt() []string {
 	return []string{"bucket", "shipper", "archive", "recovery", "jobs"}
@@ -16,14 +11,6 @@ func Unbuilt(c Config) []string {
 	for _, key := range unbuilt() {
 		if c.IsSet(key) {
 			keys = append(keys, key)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
-		if c.Tenants[name].Share != 0 {
-			keys = append(keys, "tenants."+name+".share")
-		}
-		if c.Tenants[name].Destination != "" {
-			keys = append(keys, "tenants."+name+".destination")
 		}
 	}
 	if c.WAL.OnFull == OnFullDropOldest {

@@ -170,7 +170,9 @@ func (s *Server) Kill9() {
 	if err := s.process.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		s.t.Errorf("kill server: %v", err)
 	}
-	<-s.ended           // it was killed, or has said in its output why it ended
+	if err := <-s.ended; err == nil {
+		s.t.Error("the server ended by itself before it was killed")
+	}
 	_ = s.stdin.Close() // the process is gone
 	s.process = nil
 }
