@@ -240,7 +240,7 @@ func TestOutageParksLittle(t *testing.T) {
 		w := newParkWorld(t, limits)
 		w.start()
 		w.set(func(string) bool { return true })
-		const frames = 12000
+		const frames = 3000
 		for i := range frames {
 			w.send("ab"[i%2:i%2+1], i/2)
 		}
@@ -253,6 +253,28 @@ func TestOutageParksLittle(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		w.check("a", frames/2, false)
 		w.check("b", frames/2, false)
+		w.stop()
+	})
+}
+
+// As long as the window has room, an outage for all moves nothing.
+func TestOutageParksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newParkWorld(t, parkLimits())
+		w.start()
+		w.set(func(string) bool { return true })
+		for i := range 20 {
+			w.send("a", i)
+			w.send("b", i)
+		}
+		time.Sleep(time.Hour)
+		if st := w.lane.Stats(); st.Ledger.Moved.Sum() > 0 {
+			t.Errorf("%d were moved", st.Ledger.Moved.Sum())
+		}
+		w.set(func(string) bool { return false })
+		time.Sleep(time.Minute)
+		w.check("a", 20, false)
+		w.check("b", 20, false)
 		w.stop()
 	})
 }
