@@ -78,7 +78,7 @@ func openLanes(a *Agent) (*laneSet, error) {
 	for _, id := range found {
 		switch {
 		case want[id]:
-		case a.dests[id.Destination] != nil && id.Parked <= maxParkedLanes:
+		case a.dests[id.Destination] != nil:
 			ids = append(ids, id)
 		default:
 			s.orphan = append(s.orphan, id)
