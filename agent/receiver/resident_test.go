@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,17 +49,7 @@ func TestBombsResident(t *testing.T) {
 						}
 						return
 					}
-					req := post(run.url, b)
-					req.Header.Set("Content-Encoding", coding)
-					resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					_ = resp.Body.Close()
-					if resp.StatusCode != http.StatusRequestEntityTooLarge || resp.Header.Get("Retry-After") != "" {
-						t.Errorf("%s: %d", coding, resp.StatusCode)
-					}
+					postBomb(t, run.url, coding, b)
 				})
 			}
 			all.Wait()
