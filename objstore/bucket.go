@@ -3,7 +3,7 @@
 //
 // It assumes of a bucket: a read or a list that starts after a write has answered sees that write; an object is seen whole
 // or not at all; the two preconditions of a Put are decided and acted upon in one step. The first two hold for the stores it
-// is used with, the third is probed (see Probe). Commit point: Put returns nil.
+// is used with; that preconditions are honoured at all is probed (see Probe), that it is one step is assumed. Commit point: Put returns nil.
 //
 // It guarantees that every error is of one of the kinds below, so that a caller knows what it knows: that nothing was done
 // (ErrNotFound, ErrPrecondition, ErrNotModified, ErrDenied, ErrUnsupported, ErrInvalid), or that it is not known whether the
@@ -81,8 +81,14 @@ type Condition struct {
 // IfAbsent makes a Put create an object or fail with ErrPrecondition.
 func IfAbsent() Condition { return Condition{absent: true} }
 
-// IfVersion makes a Put replace exactly this version or fail with ErrPrecondition, also where there is no object.
-func IfVersion(v Version) Condition { return Condition{version: v} }
+// IfVersion makes a Put replace exactly this version or fail with ErrPrecondition, also where there is no object. "" is the
+// version of no object, so that one that is not known is never replaced.
+func IfVersion(v Version) Condition {
+	if v == "" {
+		v = "none"
+	}
+	return Condition{version: v}
+}
 
 // Absent says whether the condition is that there is no object.
 func (c Condition) Absent() bool { return c.absent }

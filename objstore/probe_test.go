@@ -21,6 +21,9 @@ type odd struct {
 	objstore.Bucket
 
 	change func(n int, c objstore.Condition) objstore.Condition
+	same   bool // the version of each put is that of the first
+	reread func() (string, error)
+	first  objstore.Version
 	failAt int
 	failBy error
 	puts   int
@@ -35,7 +38,26 @@ func (o *odd) Put(ctx context.Context, key string, body io.ReadSeeker, c objstor
 	if o.puts == o.failAt { // as the worst case has it: it was done
 		return objstore.PutResult{}, o.failBy
 	}
+	if o.first == "" {
+		o.first = result.Version
+	}
+	if o.same && err == nil {
+		result.Version = o.first
+	}
 	return result, err
+}
+
+func (o *odd) Get(ctx context.Context, key string, opts objstore.GetOptions) (*objstore.Object, error) {
+	object, err := o.Bucket.Get(ctx, key, opts)
+	if err != nil || o.reread == nil {
+		return object, err
+	}
+	text, err := o.reread()
+	if err != nil {
+		return nil, errors.Join(err, object.Body.Close())
+	}
+	object.Body = io.NopCloser(strings.NewReader(text))
+	return object, nil
 }
 
 func probeKeys(t *testing.T, b objstore.Bucket) (keys []string) {
@@ -70,6 +92,9 @@ func TestProbeFinds(t *testing.T) {
 		{"create again is taken", odd{change: at(2)}, "although it must be absent"},
 		{"wrong version is taken", odd{change: at(4)}, "although its version is another"},
 		{"version of nothing is taken", odd{change: at(5)}, "although it must have a version"},
+		{"version stays the same", odd{same: true}, "stays the same"},
+		{"what was written is gone", odd{reread: func() (string, error) { return "", objstore.ErrNotFound }}, "not there when it is read"},
+		{"an old body is read", odd{reread: func() (string, error) { return "one", nil }}, "not what was written last"},
 		{"create is refused", odd{failAt: 1, failBy: objstore.ErrPrecondition}, "not there is refused"},
 		{"right version is refused", odd{failAt: 3, failBy: objstore.ErrPrecondition}, "although its version is right"},
 		{"unsupported", odd{failAt: 1, failBy: objstore.ErrUnsupported}, "preconditions are refused"},

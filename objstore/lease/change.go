@@ -126,7 +126,7 @@ func (c *change) putEnded(result objstore.PutResult, err error, sent, now time.T
 	case errors.Is(err, objstore.ErrPrecondition):
 		c.doubt = max(c.doubt, refused)
 		return effect{do: get}
-	case errors.Is(err, objstore.ErrUnknown):
+	case objstore.Outcome(err) == objstore.Outcome(objstore.ErrUnknown): // also an error of no kind
 		c.doubt = unanswered
 		return effect{do: get}
 	}

@@ -42,6 +42,7 @@ func TestCommitOutcomes(t *testing.T) {
 	}{
 		{name: "done", calls: []objstore.Op{put}, held: true, body: mine},
 		{name: "done, answer lost", puts: []fate{unanswered}, calls: []objstore.Op{put, get}, held: true, body: mine},
+		{name: "an error of no kind", puts: []fate{fails(errors.New("no kind"))}, calls: []objstore.Op{put, get, put}, held: true, body: mine},
 		{name: "not done", puts: []fate{unknown}, calls: []objstore.Op{put, get, put}, held: true, body: mine},
 		{name: "409 for a while", puts: []fate{unknown, unknown, unknown}, calls: []objstore.Op{put, get, put, get, put, get, put}, held: true, body: mine},
 		{name: "412 that is our own echo", puts: []fate{echo}, calls: []objstore.Op{put, get}, held: true, body: mine},

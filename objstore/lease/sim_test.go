@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Int("sim.seeds", 150, "seeds of the simulation")
+	simSeeds = flag.Int("sim.seeds", 80, "seeds of the simulation")
 	simFirst = flag.Uint64("sim.first", 1, "the first of them")
 )
 

@@ -115,7 +115,7 @@ func (b *Bucket) put(ctx context.Context, key string, body io.ReadSeeker, c objs
 	}
 	data, err := io.ReadAll(body)
 	if err != nil {
-		return objstore.PutResult{}, fmt.Errorf("read body: %w: %w", objstore.ErrInvalid, err)
+		return objstore.PutResult{}, fmt.Errorf("read body: %w: %w", objstore.ErrUnknown, err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

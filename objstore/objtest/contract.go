@@ -230,6 +230,7 @@ func testLarge(t *testing.T, s suite) {
 	}
 	check()
 	_, err = s.bucket.Put(ctx, "large", bytes.NewReader(body[1:]), objstore.IfVersion(created.Version))
+	wantKind(t, "replace of a version that is not known", s.putError(t, "d/k", "x", objstore.IfVersion("")), objstore.ErrPrecondition)
 	wantKind(t, "replace of a version that is gone", err, objstore.ErrPrecondition)
 	check()
 	const tail = 1000

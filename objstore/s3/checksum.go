@@ -63,7 +63,7 @@ func sum(kind checksumKind, body io.ReadSeeker) (checksums, error) {
 		_, err = body.Seek(start, io.SeekStart)
 	}
 	if err != nil {
-		return checksums{}, fmt.Errorf("%w: read body: %w", objstore.ErrInvalid, err)
+		return checksums{}, fmt.Errorf("%w: read body: %w", objstore.ErrUnknown, err)
 	}
 	text := base64.StdEncoding.EncodeToString(h.Sum(nil))
 	if kind == checksumMD5 {

@@ -130,9 +130,6 @@ func (s *Server) URL(prefix string) string {
 	return "s3://" + bucketName + "/" + prefix + "?" + query.Encode()
 }
 
-// Address is the server's host and port.
-func (s *Server) Address() string { return s.addresses[0] }
-
 // Env is the environment of a process that opens URL: this process's own, with the credentials.
 func (s *Server) Env() []string {
 	return append(os.Environ(), "AWS_ACCESS_KEY_ID="+s.key, "AWS_SECRET_ACCESS_KEY="+s.secret, "AWS_SESSION_TOKEN=",
