@@ -140,10 +140,17 @@ func (a *Agent) openData() (err error) {
 const dirPerm = 0o750
 
 const (
-	// moveReservePart and maxMoveReserveBytes bound the part of wal.max_bytes that is kept for moves to parked lanes.
-	moveReservePart     = 16
-	maxMoveReserveBytes = 32 << 20
+	// moveReservePart and mostMoveReserveBytes bound the part of wal.max_bytes that is kept for moves to parked lanes.
+	moveReservePart      = 16
+	mostMoveReserveBytes = 32 << 20
 )
+
+// moveReserveBytes is at least two segments: space comes back by segments, so that with less a full disk would never give
+// back any.
+func moveReserveBytes(c *config.Config) int64 {
+	segments := 2 * laneSettings(c, len(c.Destinations)*c.WAL.Shards).SegmentSizeBytes
+	return max(min(int64(c.WAL.MaxBytes)/moveReservePart, mostMoveReserveBytes), segments)
+}
 
 func spaceOptions(c *config.Config) segment.SpaceOptions {
 	shares := map[string]float64{}
@@ -158,7 +165,7 @@ func spaceOptions(c *config.Config) segment.SpaceOptions {
 		TenantShare:      c.WAL.TenantShare,
 		TenantShares:     shares,
 		FullWait:         c.WAL.FullWait,
-		MoveReserveBytes: min(int64(c.WAL.MaxBytes)/moveReservePart, maxMoveReserveBytes),
+		MoveReserveBytes: moveReserveBytes(c),
 		Free:             func() (uint64, error) { return vfs.FreeBytes(c.DataDir) },
 	}
 }
@@ -204,12 +211,10 @@ func (a *Agent) startDrain(ctx context.Context, l *segment.Lane, p *parking) {
 	o := segment.DrainOptions{
 		Source: l.Source(), Cursor: l, Sink: dest.current, Limits: dest.limits, Dead: a.dead,
 		Log: a.log.With(zap.Stringer("lane", id)), Split: splitFrame,
+		Park: p, Parked: id.Parked > 0,
 	}
 	if id.Parked > 0 {
 		o.Limits = dest.parkedLimits
-	}
-	if id.Parked == 0 || !dest.cfg.Load().Ordered {
-		o.Park = p.from(id.Parked)
 	}
 	a.drains.Go(func() {
 		o.Run(ctx)

@@ -32,7 +32,7 @@ func TestCrashInAMove(t *testing.T) {
 		if err := source.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.park.from(0).Move(t.Context(), moved); err != nil {
+		if err := w.park.Move(t.Context(), moved); err != nil {
 			t.Fatal(err)
 		}
 		w.balanced(&laneSet{all: w.lanes, moves: map[laneKey]moveBalance{}}, all) // on its way: counted once

@@ -66,6 +66,9 @@ func Drop(ctx context.Context, o DropOptions) (d *segment.Drop, err error) {
 	if err := o.Confirm(d); err != nil {
 		return nil, err
 	}
+	if ctx.Err() != nil { // a signal while the question stood
+		return nil, fmt.Errorf("drop: nothing was dropped: %w", context.Cause(ctx))
+	}
 	d.Do()
 	return d, nil
 }

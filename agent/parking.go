@@ -64,16 +64,18 @@ type parking struct {
 	mu      sync.Mutex
 	lanes   map[int]*segment.Lane
 	parked  map[traffic]parked
+	unnamed map[int]bool // found lanes whose totals do not name all that is in them
 }
 
 // parked is where traffic goes, and since when.
 type parked struct {
 	lane  int
 	since time.Time
+	moves int // that are on their way
 }
 
 func newParking(h *health, ordered func() bool, open func(n int) (*segment.Lane, error)) *parking {
-	return &parking{open: open, health: h, ordered: ordered, lanes: map[int]*segment.Lane{}, parked: map[traffic]parked{}}
+	return &parking{open: open, health: h, ordered: ordered, lanes: map[int]*segment.Lane{}, parked: map[traffic]parked{}, unnamed: map[int]bool{}}
 }
 
 // found adds a parked lane of an earlier start. Of what is in it only the totals are known, so that where order counts all
@@ -84,10 +86,11 @@ func (p *parking) found(n int, l *segment.Lane) {
 	if !p.ordered() || st.Pending().Frames == 0 {
 		return
 	}
+	p.unnamed[n] = st.Accepted[segment.OtherTenants].Records.Sum() > 0
 	for tenant, a := range st.Accepted {
 		for i, signal := range segment.Signals {
 			if t := (traffic{tenant, signal}); a.Records[i] > 0 && place(t) == n {
-				p.parked[t] = parked{n, time.Now()}
+				p.parked[t] = parked{lane: n, since: time.Now()}
 			}
 		}
 	}
@@ -99,42 +102,41 @@ func place(t traffic) int {
 	return int(sum%maxParkedLanes) + 1
 }
 
-// from is the parking for the drain of one lane: 0 is the lane itself, others are its parked ones.
-func (p *parking) from(n int) segment.Parking { return parkingFrom{p, n} }
-
-type parkingFrom struct {
-	*parking
-	n int
-}
-
 // Move implements segment.Parking.
-func (p parkingFrom) Move(ctx context.Context, frames []segment.Frame) error {
-	l, err := p.lane(p.assign(traffic{frames[0].Tenant, frames[0].Signal}, p.n))
-	if err != nil {
-		return err
+func (p *parking) Move(ctx context.Context, frames []segment.Frame) error {
+	t := traffic{frames[0].Tenant, frames[0].Signal}
+	l, err := p.lane(p.assign(t))
+	if err == nil {
+		err = l.AppendAll(ctx, frames)
 	}
-	return l.AppendAll(ctx, frames)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if have, ok := p.parked[t]; ok {
+		have.moves--
+		p.parked[t] = have
+	}
+	return err
 }
 
-// assign returns the parked lane for t, another one than that it comes from.
-func (p *parking) assign(t traffic, from int) int {
+// assign returns the parked lane for t, to which a move is now on its way.
+func (p *parking) assign(t traffic) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	have, ok := p.parked[t]
-	if !ok || have.lane == from {
-		have = parked{p.pick(t, from), time.Now()}
-		p.parked[t] = have
+	if !ok {
+		have = parked{lane: p.pick(t), since: time.Now()}
 	}
+	have.moves++
+	p.parked[t] = have
 	return have.lane
 }
 
 // pick prefers a parked lane that nothing else uses. p.mu is held.
-func (p *parking) pick(t traffic, from int) int {
-	n := place(t)
+func (p *parking) pick(t traffic) int {
 	if p.ordered() {
-		return n
+		return place(t)
 	}
-	used := map[int]bool{from: true}
+	used := map[int]bool{}
 	for _, other := range p.parked {
 		used[other.lane] = true
 	}
@@ -146,10 +148,7 @@ func (p *parking) pick(t traffic, from int) int {
 			return free
 		}
 	}
-	if n == from {
-		n = n%maxParkedLanes + 1
-	}
-	return n
+	return place(t)
 }
 
 // lane returns a parked lane, opened if need be.
@@ -174,23 +173,28 @@ func (p *parking) lane(n int) (*segment.Lane, error) {
 
 // Holds implements segment.Parking. As long as nothing else is taken, most likely the destination is down: what is moved
 // then is an attempt to see more, and the rest stays where it is.
-func (p parkingFrom) Holds(tenant string, signal segment.Signal) bool {
+func (p *parking) Holds(tenant string, signal segment.Signal) bool {
 	t := traffic{tenant, signal}
+	ordered := p.ordered()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	have, ok := p.parked[t]
-	if !ok || have.lane == p.n {
-		return false
+	if n := place(t); !ok && ordered && p.unnamed[n] {
+		have, ok = parked{lane: n}, true
 	}
-	if l := p.lanes[have.lane]; l == nil || l.Pending().Frames == 0 {
+	switch l := p.lanes[have.lane]; {
+	case !ok:
+		return false
+	case have.moves == 0 && (l == nil || l.Pending().Frames == 0):
 		delete(p.parked, t)
+		delete(p.unnamed, have.lane)
 		return false
 	}
-	return p.ordered() || p.health.passed(t, have.since)
+	return ordered || p.health.passed(t, have.since)
 }
 
 // Delivered implements segment.Parking.
-func (p parkingFrom) Delivered(tenant string, signal segment.Signal, steady bool) {
+func (p *parking) Delivered(tenant string, signal segment.Signal, steady bool) {
 	t := traffic{tenant, signal}
 	p.health.took(t, time.Now())
 	if !steady || p.ordered() {
@@ -198,10 +202,12 @@ func (p parkingFrom) Delivered(tenant string, signal segment.Signal, steady bool
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.parked, t) // what comes from now on need not wait behind the backlog
+	if p.parked[t].moves == 0 {
+		delete(p.parked, t) // what comes from now on need not wait behind the backlog
+	}
 }
 
 // Passed implements segment.Parking.
-func (p parkingFrom) Passed(tenant string, signal segment.Signal, since time.Time) bool {
+func (p *parking) Passed(tenant string, signal segment.Signal, since time.Time) bool {
 	return p.health.passed(traffic{tenant, signal}, since)
 }

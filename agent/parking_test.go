@@ -89,10 +89,7 @@ func (w *parkWorld) start() {
 func (w *parkWorld) drain(l *segment.Lane) {
 	o := segment.DrainOptions{
 		Source: l.Source(), Cursor: l, Sink: func() segment.Sink { return w }, Limits: func() segment.Limits { return w.limits },
-		Log: zap.NewNop(),
-	}
-	if l.ID().Parked == 0 || !w.limits.Ordered {
-		o.Park = w.park.from(l.ID().Parked)
+		Log: zap.NewNop(), Park: w.park, Parked: l.ID().Parked > 0,
 	}
 	w.drains.Go(func() {
 		o.Run(w.ctx)
@@ -200,6 +197,14 @@ func TestOneTenantRefusedForTenMinutes(t *testing.T) {
 			t.Errorf("%d frames wait in the lane", p.Frames)
 		}
 		w.check("b", seconds, false)
+		for _, l := range w.lanes[1:] {
+			if st := l.Stats(); st.Ledger.Moved.Sum() > 0 {
+				t.Errorf("%d were moved on from %s", st.Ledger.Moved.Sum(), l.ID())
+			}
+		}
+		if len(w.lanes) != 2 {
+			t.Errorf("%d parked lanes for one tenant's signal", len(w.lanes)-1)
+		}
 		w.set(func(string) bool { return false })
 		time.Sleep(5 * time.Minute)
 		w.check("a", sent, false)
@@ -321,4 +326,35 @@ func TestRoutesOfTenants(t *testing.T) {
 			t.Errorf("tenant %s goes to %s, want %s", tenant, got, want)
 		}
 	}
+}
+
+// What comes while the first move is on its way belongs behind it.
+func TestHoldsWhileAMoveIsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := parkLimits()
+		limits.Ordered = true
+		w := newParkWorld(t, limits)
+		w.start()
+		open, gate := w.park.open, make(chan struct{})
+		w.park.open = func(n int) (*segment.Lane, error) {
+			<-gate
+			return open(n)
+		}
+		frames := []segment.Frame{{Signal: segment.Logs, Tenant: "a", Received: time.Now(), Records: 1, Body: make([]byte, 8)}}
+		moved := make(chan error)
+		go func() { moved <- w.park.Move(t.Context(), frames) }()
+		synctest.Wait()
+		if !w.park.Holds("a", segment.Logs) || w.park.Holds("b", segment.Logs) || w.park.Holds("a", segment.Traces) {
+			t.Error("it is not known that a move is on its way, or of what")
+		}
+		close(gate)
+		if err := <-moved; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if w.park.Holds("a", segment.Logs) {
+			t.Error("still held when all is delivered")
+		}
+		w.stop()
+	})
 }

@@ -35,6 +35,9 @@ type DrainOptions struct {
 	// Split cuts a frame behind its first n records; nil: frames are not cut. Without an error both parts are valid bodies.
 	Split func(f *Frame, n int) (head, tail []byte, err error)
 	Park  Parking // nil: nothing is moved
+	// Parked says that this is a parked lane: what is in it stays, or it would go from one to the next for as long as it is
+	// refused.
+	Parked bool
 }
 
 const (

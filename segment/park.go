@@ -51,7 +51,7 @@ type move struct {
 
 // hold notes that a group's frames wait in another lane.
 func (d *Drain) hold(g *group) {
-	if d.o.Park != nil && !g.held && d.o.Park.Holds(g.key.tenant, g.key.signal) {
+	if d.o.Park != nil && !d.o.Parked && !g.held && d.o.Park.Holds(g.key.tenant, g.key.signal) {
 		g.held = true
 		d.groups.watch[g] = struct{}{}
 	}
@@ -60,7 +60,7 @@ func (d *Drain) hold(g *group) {
 // park starts the moves that are due, and returns when to look again.
 func (d *Drain) park(ctx context.Context) time.Duration {
 	again := time.Hour
-	if d.o.Park == nil {
+	if d.o.Park == nil || d.o.Parked {
 		return again
 	}
 	now, lim := time.Now(), d.o.Limits()

@@ -173,8 +173,11 @@ func (b *budget) spend(now time.Time) bool {
 		b.spent = max(b.spent-now.Sub(b.at).Minutes()*bisectPerMinute, 0)
 	}
 	b.at = now
-	b.spent = min(b.spent+2, 2*bisectPerMinute)
-	return b.spent <= bisectPerMinute
+	if b.spent+2 > bisectPerMinute {
+		return false
+	}
+	b.spent += 2
+	return true
 }
 
 // learnedSize is what is known of a destination that takes smaller requests than it is configured for.

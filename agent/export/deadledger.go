@@ -134,16 +134,13 @@ func (d *DeadLetters) removeNamed() error {
 		}
 		path := filepath.Join(d.opts.Directory, name)
 		err := d.opts.FS.Remove(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // perhaps with its directory
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		dirs[filepath.Dir(path)] = true
+		dirs[filepath.Dir(path)] = true // also of one that is gone: perhaps not durably
 	}
 	for dir := range dirs {
-		if err := d.opts.FS.SyncDir(dir); err != nil {
+		if err := d.opts.FS.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

@@ -178,6 +178,9 @@ func (d *DeadLetters) takeOut(destination string, n DeadTotals, files []deadFile
 	for i := range files {
 		names[i] = d.name(&files[i])
 	}
+	if err := d.removeNamed(); err != nil { // of a step that failed, perhaps another destination's: its names must not be lost
+		return fmt.Errorf("take out dead letters: %w", err)
+	}
 	if err := d.book(destination, n, names...); err != nil {
 		return fmt.Errorf("take out dead letters: %w", err)
 	}

@@ -313,13 +313,15 @@ func TestShutdownDoesNotWaitForAHangingStore(t *testing.T) {
 
 func TestFailedListenerIsFatal(t *testing.T) {
 	for i, name := range []string{"gRPC", "HTTP"} {
-		run := start(t, nil)
-		if err := run.listeners[i].Listener.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-run.Fatal(); !strings.Contains(err.Error(), "serve "+name) {
-			t.Errorf("%v", err)
-		}
+		t.Run(name, func(t *testing.T) {
+			run := start(t, nil)
+			if err := run.listeners[i].Listener.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-run.Fatal(); !strings.Contains(err.Error(), "serve "+name) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 
