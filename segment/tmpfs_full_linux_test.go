@@ -487,8 +487,11 @@ func TestFaultCase23FloorOnSmallVolume(t *testing.T) {
 	tmpfsAll(t, sink.got, answered)
 	eventually(t, "requests to be taken again", func() bool { return l.Check() == nil })
 	eventually(t, "space to come back", func() bool { return l.o.Space.Used() < 1<<20 })
-	v.fill(floor - 8192) // somebody else takes the space
-	eventually(t, "the floor to be noticed", func() bool { r := l.Check(); return r != nil && r.Reason == RefusedDisk })
+	eventually(t, "the floor to be noticed", func() bool {
+		v.fill(floor - 8192) // somebody else takes the space, also that of the last segments that go
+		r := l.Check()
+		return r != nil && r.Reason == RefusedDisk
+	})
 	v.unfill()
 	eventually(t, "the lane to come back", func() bool { return l.Check() == nil })
 	if err := l.Close(); err != nil {
