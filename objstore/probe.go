@@ -13,8 +13,6 @@ const (
 	// ProbeAge is how old an object of a probe is, by the bucket's own time, before another probe removes it. No probe takes
 	// so long.
 	ProbeAge = time.Hour
-	// probeCleanup bounds the removal of what a probe has written, also when the caller's context has ended.
-	probeCleanup = 5 * time.Second
 	// probeSweepPages bounds how much of what older probes left is removed by one.
 	probeSweepPages = 4
 )
@@ -158,7 +156,7 @@ func (p *probe) mustRead(ctx context.Context, text string, version Version) erro
 
 // remove deletes the object, also when the caller's context has ended.
 func (p *probe) remove(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeCleanup)
+	ctx, cancel := Cleanup(ctx)
 	defer cancel()
 	return p.bucket.Delete(ctx, p.key)
 }

@@ -38,7 +38,7 @@ func TestRequestCounts(t *testing.T) {
 			{"commit: answer lost", lost, commit, 1, 1},
 			{"commit: failed once", failed, commit, 1, 2},
 			{"keep: a minute, with StaleAfter of one", nil, func() error {
-				_, stop := l.Keep(t.Context())
+				_, stop := l.Keep(t.Context(), nil)
 				defer stop()
 				time.Sleep(testT)
 				synctest.Wait()

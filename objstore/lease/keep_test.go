@@ -32,7 +32,7 @@ func TestKeepBeats(t *testing.T) {
 		start := time.Now()
 		l := acquire(t, as(s, "a"))
 		s.forget()
-		ctx, stop := l.Keep(t.Context())
+		ctx, stop := l.Keep(t.Context(), nil)
 		time.Sleep(testT)
 		synctest.Wait()
 		second := time.Second
@@ -89,7 +89,7 @@ func TestKeepEndsAtHalf(t *testing.T) {
 				s := newStore()
 				s.always(objstore.OpPut, slow)
 				l := acquire(t, as(s, "a"))
-				ctx, stop := l.Keep(t.Context())
+				ctx, stop := l.Keep(t.Context(), nil)
 				defer stop()
 				time.Sleep(testT/6 - time.Second) // a beat is on its way: it was sent a sixth after the Acquire was
 				synctest.Wait()
@@ -139,7 +139,7 @@ func TestKeepOutlivesAHangingCall(t *testing.T) {
 		s := newStore()
 		l := acquire(t, as(s, "a"))
 		s.next(objstore.OpPut, hangs)
-		ctx, stop := l.Keep(t.Context())
+		ctx, stop := l.Keep(t.Context(), nil)
 		defer stop()
 		time.Sleep(testT/6 + testT/12)
 		if l.Held() != true {
@@ -160,7 +160,7 @@ func TestKeepStoppedInACall(t *testing.T) {
 		s := newStore()
 		l := acquire(t, as(s, "a"))
 		s.next(objstore.OpPut, hangs)
-		_, stop := l.Keep(t.Context())
+		_, stop := l.Keep(t.Context(), nil)
 		time.Sleep(testT/6 + time.Second)
 		before := time.Now()
 		stop()
@@ -184,7 +184,7 @@ func TestKeepIsJoined(t *testing.T) {
 		l := acquire(t, as(s, "a"))
 		start := time.Now()
 		s.next(objstore.OpPut, deaf)
-		_, stop := l.Keep(t.Context())
+		_, stop := l.Keep(t.Context(), nil)
 		time.Sleep(testT/6 + time.Second)
 		stop()
 		if took := time.Since(start); took != testT/6+24*time.Hour {
@@ -199,7 +199,7 @@ func TestKeepFenced(t *testing.T) {
 		s := newStore()
 		l := acquire(t, as(s, "a"))
 		start := time.Now()
-		ctx, stop := l.Keep(t.Context())
+		ctx, stop := l.Keep(t.Context(), nil)
 		defer stop()
 		time.Sleep(time.Second)
 		change(t, s, lease.Fence, nil)
@@ -210,7 +210,7 @@ func TestKeepFenced(t *testing.T) {
 		}
 
 		l = acquire(t, as(s, "b"))
-		ctx, stopSecond := l.Keep(t.Context())
+		ctx, stopSecond := l.Keep(t.Context(), nil)
 		defer stopSecond()
 		s.next(objstore.OpPut, func(context.Context, func(context.Context) error) error {
 			if ctx.Err() == nil || l.Held() {
@@ -222,7 +222,7 @@ func TestKeepFenced(t *testing.T) {
 			t.Error(err)
 		}
 		wantRegister(t, s, 3, "", body{})
-		ctx, stopThird := l.Keep(t.Context())
+		ctx, stopThird := l.Keep(t.Context(), nil)
 		defer stopThird()
 		wantErrors(t, "cause where it was over before", context.Cause(ctx), lease.ErrFenced)
 	})
@@ -244,7 +244,7 @@ func TestCase76ClockSkew(t *testing.T) {
 				skewed := fails(objstore.ErrUnknown, objstore.ErrClockSkew)
 				s.always(objstore.OpPut, skewed)
 				s.always(objstore.OpGet, skewed)
-				ctx, stop := l.Keep(t.Context())
+				ctx, stop := l.Keep(t.Context(), nil)
 				defer stop()
 				time.Sleep(test.lasts)
 				synctest.Wait()
@@ -286,7 +286,7 @@ func TestCase86HolderStopsBeforeOthersMayAct(t *testing.T) {
 				warm := observe(t, other, lease.Seen{})
 				cut.always(objstore.OpPut, hangs)
 				cut.always(objstore.OpGet, hangs)
-				ctx, stop := l.Keep(t.Context())
+				ctx, stop := l.Keep(t.Context(), nil)
 				ended := make(chan time.Duration, 1)
 				context.AfterFunc(ctx, func() { ended <- time.Since(sent) })
 				var byTime, byBucket time.Duration

@@ -184,7 +184,8 @@ func (l *Lease) limit() time.Time { return l.sent.Add(l.r.part(actPart)) }
 // moment when the holder must not act any more, with the cause ErrFenced, for good, or ErrLapsed, after which Renew and then
 // Keep may be called again. stop waits until the keeper has ended; it must be called. There is one keeper at a time. A beat
 // that stop or the end of parent cuts off is left open: the lease is then not held until a Renew; a Release settles it too.
-func (l *Lease) Keep(parent context.Context) (ctx context.Context, stop func()) {
+// edit may be nil; it is applied with each beat.
+func (l *Lease) Keep(parent context.Context, edit Edit) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	l.mu.Lock()
 	l.lose = cancel
@@ -198,7 +199,7 @@ func (l *Lease) Keep(parent context.Context) (ctx context.Context, stop func()) 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.keep(ctx)
+		l.keep(ctx, edit)
 	}()
 	return ctx, func() {
 		cancel(nil)
@@ -210,11 +211,12 @@ func (l *Lease) Keep(parent context.Context) (ctx context.Context, stop func()) 
 	}
 }
 
-func (l *Lease) keep(ctx context.Context) {
+func (l *Lease) keep(ctx context.Context, edit Edit) {
+	_ = sleep(ctx, time.Nanosecond) // where a beat is due already, what the caller of Keep says at once is one
 	for ctx.Err() == nil {
 		delay := time.Until(l.due())
 		if delay <= 0 {
-			if err := l.Renew(ctx, nil); err == nil {
+			if err := l.Renew(ctx, edit); err == nil {
 				continue
 			}
 			delay = l.r.part(retryMostPart) // if that ended the lease, ctx has ended

@@ -101,6 +101,8 @@ func FuzzRegister(f *testing.F) {
 	f.Add([]byte(`{"format":1,"epoch":7,"holder":"","node":"web-3","write_id":"w","beat":41,"state":"live","body":{"count":1}}`))
 	f.Add([]byte(`{"format":1,"epoch":9007199254740992,"holder":"","write_id":"w"}`))
 	f.Add([]byte(laterFormat))
+	f.Add([]byte(`{"format":1,"epoch":1,"holder":"0","write_id":"w","state":"live"}`)) // held: it has to be fenced first
+	f.Add([]byte(`{"format":1,"epoch":9007199254740992,"holder":"0","write_id":"w"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		b := memory.New()
 		if _, err := b.Put(context.Background(), testKey, bytes.NewReader(text), objstore.Condition{}); err != nil {
@@ -112,6 +114,17 @@ func FuzzRegister(f *testing.F) {
 			wantErrors(t, "observe", err, lease.ErrFormat)
 			return
 		}
+		observed := seen
+		if r.Judge(seen) == lease.Beating {
+			_, err := r.Acquire(context.Background(), seen, nil)
+			wantErrors(t, "acquire what is beating", err, objstore.ErrInvalid)
+			if seen, err = r.Change(context.Background(), seen, lease.Fence, nil); errors.Is(err, lease.ErrTooLarge) || errors.Is(err, lease.ErrFormat) {
+				return
+			}
+			if err != nil || seen.Epoch <= observed.Epoch {
+				t.Fatalf("fence epoch %d: got %s, %v", observed.Epoch, &seen, err)
+			}
+		}
 		l, err := r.Acquire(context.Background(), seen, nil)
 		if errors.Is(err, lease.ErrTooLarge) || errors.Is(err, lease.ErrFormat) {
 			return
@@ -119,8 +132,8 @@ func FuzzRegister(f *testing.F) {
 		if err != nil || l.Epoch() <= seen.Epoch {
 			t.Fatalf("acquire after epoch %d: %v", seen.Epoch, err)
 		}
-		if again, err := r.Observe(context.Background(), lease.Seen{}); err != nil || again.Epoch != l.Epoch() || again.State != seen.State {
-			t.Errorf("got %s, %v, want epoch %d, state %q", &again, err, l.Epoch(), seen.State)
+		if again, err := r.Observe(context.Background(), lease.Seen{}); err != nil || again.Epoch != l.Epoch() || again.State != observed.State {
+			t.Errorf("got %s, %v, want epoch %d, state %q", &again, err, l.Epoch(), observed.State)
 		}
 	})
 }

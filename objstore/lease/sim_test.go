@@ -284,7 +284,7 @@ func (w *world) hold(ctx context.Context, p *objtest.Process, l *lease.Lease) {
 	w.believe(&actor{process: p, lease: l})
 	mine := func() bool { return w.now.Epoch == l.Epoch() && w.now.Holder == p.Name() }
 	for work := p.Rand().IntN(8); ctx.Err() == nil; {
-		acting, stop := l.Keep(ctx)
+		acting, stop := l.Keep(ctx, nil)
 		w.believe(&actor{p, l, acting})
 		nap(acting, p, time.Second) // or the first commit would race with a beat that is due, or its end with its start
 		for ; work > 0 && acting.Err() == nil; work-- {

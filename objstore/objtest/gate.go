@@ -36,10 +36,11 @@ type Gate struct {
 	notes []string // since the last step, in any order
 
 	hash  uint64
+	keep  int      // lines of the trace
 	lines []string // the last of the trace
 }
 
-// traceLines is how much of the trace is kept for people.
+// traceLines is how much of the trace is kept for people, unless KeepTrace says otherwise.
 const traceLines = 200
 
 // Effect is a write that was done to the bucket, or refused by it, told at the moment when that happens.
@@ -59,8 +60,11 @@ func NewGate(bucket objstore.Bucket, seed uint64, odds Odds, effect func(Effect)
 	if effect == nil {
 		effect = func(Effect) {}
 	}
-	return &Gate{bucket: bucket, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), odds: odds, effect: effect, begin: time.Now()}
+	return &Gate{bucket: bucket, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), odds: odds, effect: effect, begin: time.Now(), keep: traceLines}
 }
+
+// KeepTrace says how many of the last lines of the trace are kept for people.
+func (g *Gate) KeepTrace(lines int) { g.keep = lines }
 
 // Node is a machine: it has a name, a clock, and at most one process at a time.
 type Node struct {
@@ -205,8 +209,8 @@ func (g *Gate) record(line string) {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%016x %s", g.hash, line)
 	g.hash = h.Sum64()
-	if len(g.lines) == 2*traceLines {
-		g.lines = slices.Delete(g.lines, 0, traceLines)
+	if len(g.lines) >= 2*g.keep {
+		g.lines = slices.Delete(g.lines, 0, g.keep)
 	}
 	g.lines = append(g.lines, line)
 }
@@ -216,5 +220,5 @@ func (g *Gate) Hash() uint64 { return g.hash }
 
 // Trace is the last lines of the trace.
 func (g *Gate) Trace() string {
-	return strings.Join(g.lines[max(0, len(g.lines)-traceLines):], "\n")
+	return strings.Join(g.lines[max(0, len(g.lines)-g.keep):], "\n")
 }

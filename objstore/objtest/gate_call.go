@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"slices"
+	"time"
 
 	"ingest-agent/objstore"
 )
@@ -16,13 +18,14 @@ type call struct {
 	process *Process
 	op      objstore.Op
 	key     string
-	number  int // of the process's calls of this op and key
+	number  int // of the process's calls of this op and key that the driver has seen; 0: not yet
 	writes  bool
 	do      func() (any, error)
 	answer  chan answer // has room for one
 
 	stage  stage
-	result answer // to be delivered
+	result answer    // to be delivered
+	due    time.Time // of a call that is adrift: not before
 }
 
 type answer struct {
@@ -57,8 +60,6 @@ func (p *Process) park(ctx context.Context, op objstore.Op, key string, writes b
 	}
 	g := p.node.gate
 	g.mu.Lock()
-	p.numbers[string(op)+key]++
-	c.number = p.numbers[string(op)+key]
 	g.calls = append(g.calls, c)
 	g.mu.Unlock()
 	select {
@@ -77,8 +78,8 @@ func (p *Process) park(ctx context.Context, op objstore.Op, key string, writes b
 func (g *Gate) abandon(c *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.writes && c.stage == asked {
-		c.stage = adrift
+	if c.writes && c.stage == asked && c.number > 0 { // else it was given up at the moment in which it was made
+		g.driftLocked(c)
 		return
 	}
 	g.removeLocked(c)
@@ -101,8 +102,29 @@ func (g *Gate) hold(c *call, result answer) {
 func (g *Gate) drift(c *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c.stage = adrift
+	g.driftLocked(c)
 	g.calls = append(g.calls, c)
+}
+
+// driftLocked sets a call adrift. How long it takes is the call's own, since many are set adrift at the same moment.
+func (g *Gate) driftLocked(c *call) {
+	if c.stage = adrift; g.odds.Linger > 0 {
+		h := fnv.New64a()
+		fmt.Fprint(h, g.seed, c.label())
+		c.due = time.Now().Add(time.Duration(h.Sum64() % uint64(g.odds.Linger)))
+	}
+}
+
+// Adrift says how many writes are still on their way whose callers have gone.
+func (g *Gate) Adrift() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.calls {
+		if c.stage == adrift {
+			n++
+		}
+	}
+	return n
 }
 
 func (g *Gate) removeLocked(c *call) {
@@ -114,8 +136,14 @@ func (g *Gate) ready() []*call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var ready []*call
+	now := time.Now()
 	for _, c := range g.calls {
-		if c.stage == adrift || !c.process.node.paused {
+		if c.number == 0 {
+			label := string(c.op) + c.key
+			c.process.numbers[label]++
+			c.number = c.process.numbers[label]
+		}
+		if c.stage == adrift && !now.Before(c.due) || c.stage != adrift && !c.process.node.paused {
 			ready = append(ready, c)
 		}
 	}
@@ -136,12 +164,21 @@ func (p *Process) Do(ctx context.Context, op objstore.Op, key string, effect fun
 }
 
 // Bucket is the gate's bucket, as this process sees it.
-func (p *Process) Bucket() objstore.Bucket { return gated{p} }
+func (p *Process) Bucket() objstore.Bucket { return gated{p, ""} }
 
-type gated struct{ p *Process }
+// BucketFor is Bucket for one of several parts of the process that may call the same for the same key at the same moment: the
+// driver tells them apart by the name.
+func (p *Process) BucketFor(part string) objstore.Bucket { return gated{p, part + " "} }
+
+type gated struct {
+	p    *Process
+	part string
+}
+
+func (b gated) op(op objstore.Op) objstore.Op { return objstore.Op(b.part) + op }
 
 func (b gated) Get(ctx context.Context, key string, o objstore.GetOptions) (*objstore.Object, error) {
-	return parkAs[*objstore.Object](ctx, b.p, objstore.OpGet, key, false, func() (any, error) {
+	return parkAs[*objstore.Object](ctx, b.p, b.op(objstore.OpGet), key, false, func() (any, error) {
 		return b.p.node.gate.bucket.Get(context.Background(), key, o)
 	})
 }
@@ -155,7 +192,7 @@ func (b gated) Put(ctx context.Context, key string, body io.ReadSeeker, c objsto
 		return objstore.PutResult{}, fmt.Errorf("read body: %w: %w", objstore.ErrInvalid, err)
 	}
 	g := b.p.node.gate
-	return parkAs[objstore.PutResult](ctx, b.p, objstore.OpPut, key, true, func() (any, error) {
+	return parkAs[objstore.PutResult](ctx, b.p, b.op(objstore.OpPut), key, true, func() (any, error) {
 		result, err := g.bucket.Put(context.Background(), key, bytes.NewReader(data), c)
 		g.effect(Effect{Process: b.p.name, Op: objstore.OpPut, Key: key, Body: data, Condition: c, Result: result, Err: err})
 		return result, err
@@ -164,7 +201,7 @@ func (b gated) Put(ctx context.Context, key string, body io.ReadSeeker, c objsto
 
 func (b gated) Delete(ctx context.Context, key string) error {
 	g := b.p.node.gate
-	return b.p.Do(ctx, objstore.OpDelete, key, func() error {
+	return b.p.Do(ctx, b.op(objstore.OpDelete), key, func() error {
 		err := g.bucket.Delete(context.Background(), key)
 		g.effect(Effect{Process: b.p.name, Op: objstore.OpDelete, Key: key, Err: err})
 		return err
@@ -172,7 +209,7 @@ func (b gated) Delete(ctx context.Context, key string) error {
 }
 
 func (b gated) List(ctx context.Context, o objstore.ListOptions) (*objstore.Page, error) {
-	return parkAs[*objstore.Page](ctx, b.p, objstore.OpList, o.Prefix, false, func() (any, error) {
+	return parkAs[*objstore.Page](ctx, b.p, b.op(objstore.OpList), o.Prefix, false, func() (any, error) {
 		return b.p.node.gate.bucket.List(context.Background(), o)
 	})
 }

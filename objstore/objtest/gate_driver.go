@@ -23,6 +23,7 @@ type Odds struct {
 	Kill, Start, Pause, Resume, Cut, Connect int             // happens to some node
 	Drop                                     int             // something that is adrift never arrives
 	Spans                                    []time.Duration // how much time passes, one of these
+	Linger                                   time.Duration   // what is adrift may stay so for this long before it arrives
 }
 
 // Rough are odds under which everything happens often. short is about the time of a call, long about that of a lease.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -21,8 +20,6 @@ const (
 	maxParts = 10_000
 	// MaxObjectBytes bounds an object: 156 GiB.
 	MaxObjectBytes = maxParts * PartBytes
-	// abortTimeout bounds the removal of parts after a failure, also when the caller's context has ended.
-	abortTimeout = 5 * time.Second
 )
 
 // putParts writes an object in parts, one after the other. The condition is decided when they are put together.
@@ -79,7 +76,7 @@ func (b *bucket) fillUpload(ctx context.Context, key string, id *string, body io
 
 // abort removes the parts of an upload that failed. The error that it failed with is returned, and says what may be left.
 func (b *bucket) abort(ctx context.Context, key string, id *string, failure error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
+	ctx, cancel := objstore.Cleanup(ctx)
 	defer cancel()
 	_, err := b.client.AbortMultipartUpload(ctx, &awss3.AbortMultipartUploadInput{Bucket: &b.location.Bucket, Key: &key, UploadId: id})
 	var gone *types.NoSuchUpload
