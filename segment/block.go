@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -124,6 +125,7 @@ type blockEncoder struct {
 	zstd  *zstd.Encoder // nil: CodecNone
 	raw   []byte
 	out   []byte
+	sum   chained
 }
 
 func newBlockEncoder(codec Codec) (*blockEncoder, error) {
@@ -138,44 +140,64 @@ func newBlockEncoder(codec Codec) (*blockEncoder, error) {
 	return e, nil
 }
 
+// entryRoom is the room before a block for the length that the log library puts there.
+const entryRoom = binary.MaxVarintLen64
+
 // encode returns the block that holds frames, valid until the next call, and sum continued over the frames' checksums.
 func (e *blockEncoder) encode(h blockHeader, frames []storedFrame, sum uint32) ([]byte, uint32) {
-	e.out = append(e.out[:0], make([]byte, blockHeaderBytes)...)
-	out := e.out
+	entry, sum := e.encodeEntry(h, frames, sum)
+	return entry[entryRoom:], sum
+}
+
+// encodeEntry is encode with entryRoom bytes before the block, which the caller may write to.
+func (e *blockEncoder) encodeEntry(h blockHeader, frames []storedFrame, sum uint32) ([]byte, uint32) {
+	const head = entryRoom + blockHeaderBytes
+	size := 0
+	for i := range frames {
+		size += frames[i].size()
+	}
+	out := slices.Grow(e.out[:0], head)[:head]
 	raw := out
 	if e.zstd != nil {
 		raw = e.raw[:0]
 	}
-	head := len(raw)
+	start := len(raw)
+	e.sum.sum = sum
+	raw = slices.Grow(raw, size) // once: growing on the way would leave several times the bytes behind
 	for i := range frames {
 		var s uint32
 		raw, s = frames[i].appendTo(raw)
-		sum = chainSum(sum, s)
+		e.sum.add(s)
 	}
 	h.codec, h.first, h.frames = CodecNone, frames[0].entry, uint32(len(frames))
-	h.rawLen = len(raw) - head
+	h.rawLen = len(raw) - start
 	if e.zstd != nil {
 		out = e.zstd.EncodeAll(raw, out)
 		h.codec = CodecZstd
-		h.sum = crc32.Checksum(out[blockHeaderBytes:], castagnoli)
+		h.sum = crc32.Checksum(out[head:], castagnoli)
 		e.raw = raw
 	} else {
 		out = raw
 	}
-	h.storedLen = len(out) - blockHeaderBytes
-	h.appendTo(out[:0])
+	h.storedLen = len(out) - head
+	h.appendTo(out[:entryRoom])
 	e.out = out
 	if max(cap(e.out), cap(e.raw)) > 2*maxBatchBytes { // one huge request must not hold its memory for ever
 		e.out, e.raw = nil, nil
 	}
-	return out, sum
+	return out, e.sum.sum
 }
 
-// chainSum continues a checksum over the checksums of frames.
-func chainSum(sum, frame uint32) uint32 {
-	var b [4]byte
-	order.PutUint32(b[:], frame)
-	return crc32.Update(sum, castagnoli, b[:])
+// chained is a checksum over the checksums of frames. It has the bytes that it is made of in it, since they would be allocated for
+// each frame otherwise.
+type chained struct {
+	sum   uint32
+	bytes [4]byte
+}
+
+func (c *chained) add(frame uint32) {
+	order.PutUint32(c.bytes[:], frame)
+	c.sum = crc32.Update(c.sum, castagnoli, c.bytes[:])
 }
 
 // entryBytes is what a block of n bytes takes in the log file, with the log's own length prefix.

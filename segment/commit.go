@@ -31,6 +31,7 @@ func (l *Lane) commitLoop() {
 		left := l.untilSeal()
 		if left <= 0 {
 			l.rotate()
+			l.enc = nil // a lane that is idle, or whose segments end by age, needs little memory
 			continue
 		}
 		timer.Reset(left)
@@ -103,9 +104,8 @@ func (l *Lane) commit(batch []*pending) {
 // appendSynced appends one block and makes it as durable as promised.
 func (l *Lane) appendSynced(frames []storedFrame) error {
 	l.mu.Lock()
-	before, ack, size := l.in, l.settings.Ack, l.settings.SegmentSizeBytes
+	before, ack := l.in, l.settings.Ack
 	l.mu.Unlock()
-	l.active.lend(&l.buffers, size) // now, not earlier: an idle lane needs none
 	if err := l.active.append(l.enc, frames, before); err != nil {
 		return err
 	}
@@ -126,10 +126,8 @@ func (l *Lane) syncActive() error {
 
 // publish makes a stored batch visible and answers it.
 func (l *Lane) publish(batch []*pending, frames []storedFrame, written int64) {
-	var reserved int64
 	var added Totals
-	for i, p := range batch {
-		reserved += p.reserved
+	for i := range frames {
 		f := &frames[i]
 		added = added.Add(Totals{1, f.signal.Of(uint64(f.records)), uint64(len(f.body))})
 	}
@@ -137,6 +135,11 @@ func (l *Lane) publish(batch []*pending, frames []storedFrame, written int64) {
 	l.mu.Lock()
 	if w.frames == uint32(len(frames)) {
 		l.since = time.Now()
+	}
+	if l.recent.on {
+		l.recent.add(recentBlock{
+			seq: w.hdr.Seq, off: w.written - written, end: w.written, codec: l.enc.codec, before: w.before, frames: slices.Clone(frames),
+		})
 	}
 	l.in = l.in.Add(added)
 	for i := range frames {
@@ -153,7 +156,8 @@ func (l *Lane) publish(batch []*pending, frames []storedFrame, written int64) {
 	wake(l.keepWake)
 	full := w.written >= l.settings.SegmentSizeBytes || w.last >= maxEntries
 	l.mu.Unlock()
-	for _, p := range batch {
+	for i, p := range batch {
+		p.at = Position{w.hdr.Seq, frames[i].entry}
 		p.done <- nil
 	}
 	if l.o.Observe.Batch != nil {
@@ -172,20 +176,36 @@ func (l *Lane) chargeBatch(seg *segInfo, batch []*pending, frames []storedFrame,
 		raw += int64(frames[i].size())
 	}
 	left = written
+	var tenant string // of the frames that are settled next, in one go where a batch is of one tenant
+	var reserved, charged int64
 	for i, p := range batch {
 		n := written * int64(frames[i].size()) / raw
 		if i == len(batch)-1 {
 			n = left
 		}
 		left -= n
-		if tenant := frames[i].tenant; seg.size[tenant] == 0 {
-			room := tenantRoomBytes(tenant)
-			l.active.room += room
-			l.o.Space.addRoom(room)
+		if frames[i].tenant != tenant {
+			l.settle(seg, tenant, reserved, charged)
+			tenant, reserved, charged = frames[i].tenant, 0, 0
 		}
-		seg.charge(frames[i].tenant, n)
-		l.o.Space.settle(frames[i].tenant, p.reserved, n)
+		reserved += p.reserved
+		charged += n
 	}
+	l.settle(seg, tenant, reserved, charged)
+}
+
+// settle turns a tenant's reservation into what it takes of a segment.
+func (l *Lane) settle(seg *segInfo, tenant string, reserved, charged int64) {
+	if reserved == 0 {
+		return
+	}
+	if seg.size[tenant] == 0 {
+		room := tenantRoomBytes(tenant)
+		l.active.room += room
+		l.o.Space.addRoom(room)
+	}
+	seg.charge(tenant, charged)
+	l.o.Space.settle(tenant, reserved, charged)
 }
 
 func (l *Lane) refuse(batch []*pending, err error) {

@@ -84,7 +84,7 @@ func (t Totals) Max(o Totals) Totals {
 	return Totals{max(t.Frames, o.Frames), t.Records.Max(o.Records), max(t.Bytes, o.Bytes)}
 }
 
-// totals is what one frame adds.
-func (f *Frame) totals() Totals {
+// Totals is what the frame adds.
+func (f *Frame) Totals() Totals {
 	return Totals{Frames: 1, Records: f.Signal.Of(uint64(f.Records)), Bytes: uint64(len(f.Body))}
 }

@@ -79,7 +79,7 @@ func TestCase14CrashAtEveryOperation(t *testing.T) {
 	}
 	for i := range exported {
 		f := ims[0].frames[i].frame(Birth{})
-		cur.Out = cur.Out.Add(f.totals())
+		cur.Out = cur.Out.Add(f.Totals())
 	}
 	cur.Ledger.Delivered = cur.Out.Records
 	disk := func() *vfs.Mem {

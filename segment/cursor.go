@@ -22,6 +22,7 @@ const (
 	LostDropOldest     Cause = "drop_oldest"      // wal.on_full: drop_oldest
 	LostMaxAge         Cause = "max_age"          // older than the destination's max_age
 	LostDeadLetterFull Cause = "dead_letter_full" // dead_letter.max_bytes
+	LostMissing        Cause = "missing"          // an object that was in the bucket is not there any more
 )
 
 // Ledger says what became of the records of a lane. It is kept with the cursor in one atomic write, so that at every
@@ -91,6 +92,8 @@ type CursorState struct {
 	Accepted map[string]Accepted `json:"accepted,omitempty"`
 	// NextSeq is not below any segment number ever used + 1.
 	NextSeq Seq `json:"next_seq"`
+	// Spilled: a segment before it that is not on the disk is in the bucket.
+	Spilled Position `json:"spilled,omitzero"`
 	// Open are the headers of segments that may be without a footer, in case the first bytes of one are damaged.
 	Open []OpenSegment `json:"open,omitempty"`
 	// Limits end segments whose file could not be cut after a failed write or sync.
@@ -194,6 +197,7 @@ type cursorStore struct {
 	slot int  // where the next save goes
 	gens [2]uint64
 	seqs [2]Seq // NextSeq in each slot
+	gone [2]Seq // that of Spilled in each slot
 }
 
 // openCursor reads the state of a lane, or returns a fresh one where there is none. damage names what was not readable; a
@@ -223,7 +227,7 @@ func (c *cursorStore) load(lane LaneID) (st *CursorState, damage []error, err er
 		switch {
 		case err == nil && s == nil: // never written
 		case err == nil:
-			c.gens[slot], c.seqs[slot] = s.Generation, s.NextSeq
+			c.gens[slot], c.seqs[slot], c.gone[slot] = s.Generation, s.NextSeq, s.Spilled.Seq
 			if st == nil || s.Generation > st.Generation {
 				st, c.slot = s, 1-slot
 			}
@@ -362,13 +366,16 @@ func (c *cursorStore) save(st *CursorState) error {
 	if err := c.file.Sync(); err != nil {
 		return fmt.Errorf("sync cursor: %w", err)
 	}
-	c.gens[c.slot], c.seqs[c.slot] = st.Generation, st.NextSeq
+	c.gens[c.slot], c.seqs[c.slot], c.gone[c.slot] = st.Generation, st.NextSeq, st.Spilled.Seq
 	c.slot = 1 - c.slot
 	return nil
 }
 
 // covers reports whether both slots say that seq is used, so that the segment may be removed even if one slot is lost.
 func (c *cursorStore) covers(seq Seq) bool { return c.seqs[0] > seq && c.seqs[1] > seq }
+
+// coversSpill reports whether both slots say that seq may be in the bucket.
+func (c *cursorStore) coversSpill(seq Seq) bool { return c.gone[0] > seq && c.gone[1] > seq }
 
 func (c *cursorStore) close() error { return c.file.Close() }
 

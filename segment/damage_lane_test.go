@@ -226,7 +226,7 @@ func TestCase13CursorDoesNotFit(t *testing.T) {
 	behind := func(n int) (at Position, out Totals) { // n frames
 		for i := range n {
 			f := ims[i/10].frames[i%10].frame(Birth{})
-			out = out.Add(f.totals())
+			out = out.Add(f.Totals())
 		}
 		return Position{Seq(n/10 + 1), Entry(n%10 + 1)}, out
 	}

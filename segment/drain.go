@@ -149,14 +149,15 @@ func (d *Drain) read(ctx context.Context) {
 
 // add puts an item into the window, and its frame into its group.
 func (d *Drain) add(it *Item) {
-	s := &slot{next: it.Next, again: it.Again, out: it.Lost}
+	s := &slot{next: it.Next, again: it.Again, out: it.Lost.Add(it.HandedOver)}
+	s.ledger.HandedOver = it.HandedOver.Records
 	if it.Lost != (Totals{}) {
 		s.ledger.lose(it.Cause, it.Lost.Records)
 	}
 	if s.frame = it.Frame; s.frame == nil {
 		s.done = true
 	} else {
-		s.out = s.out.Add(s.frame.totals())
+		s.out = s.out.Add(s.frame.Totals())
 		d.hold(d.groups.push(s))
 	}
 	if d.window.slots = append(d.window.slots, s); len(d.window.slots) == 1 {

@@ -53,14 +53,15 @@ func FindDrop(ctx context.Context, l *Lane, before time.Time) (d *Drop, err erro
 func (d *Drop) take(it *Item) {
 	p := &d.step
 	p.To, p.Again = it.Next, p.Again.Add(it.Again)
-	p.Out = p.Out.Add(it.Lost)
+	p.Out = p.Out.Add(it.Lost).Add(it.HandedOver)
+	p.Ledger.HandedOver = p.Ledger.HandedOver.Add(it.HandedOver.Records)
 	if it.Lost != (Totals{}) {
 		p.Ledger.lose(it.Cause, it.Lost.Records)
 	}
 	if it.Frame == nil {
 		return
 	}
-	n := it.Frame.totals()
+	n := it.Frame.Totals()
 	p.Out = p.Out.Add(n)
 	p.Ledger.lose(LostDropped, n.Records)
 	d.Frames += n.Frames

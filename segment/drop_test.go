@@ -62,7 +62,7 @@ func TestDropIsAPrefix(t *testing.T) {
 	}
 	var want Totals
 	for _, f := range frames[:70] {
-		want = want.Add(f.totals())
+		want = want.Add(f.Totals())
 	}
 	if d.Frames != 70 || d.Records != want.Records || d.Bytes.Sum() != want.Bytes {
 		t.Errorf("found %d frames, %v records, %v bytes; want %v", d.Frames, d.Records, d.Bytes, want)

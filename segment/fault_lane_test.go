@@ -236,7 +236,7 @@ func TestFaultAtEveryOperation(t *testing.T) {
 	count, f := onFault(nil)
 	life(t, count, t.TempDir())
 	ops := f.Ops()
-	if ops < 60 {
+	if ops < 40 { // how many saves of the cursor there are depends on how fast the disk is
 		t.Fatalf("only %d operations", ops)
 	}
 	step := 1

@@ -138,7 +138,7 @@ func TestWriterMatchesImage(t *testing.T) {
 			}
 			for i := range some {
 				f := some[i].frame(im.hdr.Birth)
-				in = in.Add(f.totals())
+				in = in.Add(f.Totals())
 				tenants[f.Tenant] += int64(some[i].size())
 			}
 		}

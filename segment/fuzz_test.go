@@ -190,7 +190,28 @@ func FuzzDecodeObject(f *testing.F) {
 		if _, _, err := DecodeObject(object[:int(hit)%len(object)], birth); err == nil {
 			t.Error("cut, and decoded")
 		}
+		againRange(t, &Batch{Header: imageHeader(birth.Seq, uint64(received)), Frames: want, Before: Totals{Frames: uint64(hit)}}, hit)
+		if o, err := ReadObject(b, birth.Lane, birth.Seq); err == nil && o.Whole && len(o.Damage) > 0 {
+			t.Errorf("whole, and damaged: %+v", o.Damage)
+		}
 	})
+}
+
+// againRange holds that a range reads as it was written, and that one changed bit shows and costs no more than it hits.
+func againRange(t *testing.T, b *Batch, hit uint32) {
+	t.Helper()
+	object, err := EncodeRange(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := ReadObject(object, b.Header.Lane, b.Header.Seq)
+	if err != nil || !o.Whole || len(o.Frames) != len(b.Frames) || *o.Before != b.Before || *o.After != b.After {
+		t.Fatalf("%+v, want %+v (%v)", o, b, err)
+	}
+	object[int(hit)%len(object)] ^= 1 << (hit >> 29)
+	if o, err := ReadObject(object, b.Header.Lane, b.Header.Seq); err == nil && o.Whole {
+		t.Error("one bit changed, and the object is whole")
+	}
 }
 
 // FuzzParseIDs holds that each identity has one text form: what parses is written back as it was.

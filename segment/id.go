@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -63,6 +64,11 @@ func (l LaneID) String() string {
 		s += ".p" + strconv.Itoa(l.Parked)
 	}
 	return s
+}
+
+// Compare orders lanes by destination, shard and parked number.
+func (l LaneID) Compare(o LaneID) int {
+	return cmp.Or(cmp.Compare(l.Destination, o.Destination), cmp.Compare(l.Shard, o.Shard), cmp.Compare(l.Parked, o.Parked))
 }
 
 // ParseLaneID is the inverse of String.

@@ -106,7 +106,7 @@ func newImage(t testing.TB, o imageOptions, frames []storedFrame) *image {
 			}
 			im.frames = append(im.frames, f)
 			fr := some[i].frame(im.hdr.Birth)
-			im.totals = im.totals.Add(fr.totals())
+			im.totals = im.totals.Add(fr.Totals())
 			tenants[fr.Tenant] += int64(some[i].size())
 		}
 	}

@@ -54,6 +54,8 @@ type LaneReport struct {
 	Pending Totals `json:"pending"`
 	// Missing are frames that the lane's totals say were there and that no segment holds.
 	Missing Totals `json:"missing"`
+	// Spilled are frames that are in the bucket instead.
+	Spilled Totals `json:"spilled,omitzero"`
 }
 
 // Whole reports whether everything in the lane can be read.
@@ -92,13 +94,22 @@ func InspectLane(fsys vfs.FS, lanesDir string, id LaneID, visit func(f *Frame, p
 		return nil, err
 	}
 	var sum *Totals // what had entered the lane up to here, once that is known
+	prev := from.Seq - 1
+	gap := func(seq Seq, t Totals) { // t is missing between prev and seq
+		if seq > prev+1 && prev+1 < cur.Spilled.Seq {
+			r.Spilled = r.Spilled.Add(t)
+		} else {
+			r.Missing = r.Missing.Add(t)
+		}
+		prev = seq
+	}
 	for _, seq := range seqs {
 		one := segmentInspection{
 			path: filepath.Join(dir, seq.String(), logFile), lane: id, seq: seq, known: cur.header(seq), limit: cur.Limits[seq],
 			visit: func(f *Frame) {
 				pending := !f.Position.Before(from)
 				if pending {
-					r.Pending = r.Pending.Add(f.totals())
+					r.Pending = r.Pending.Add(f.Totals())
 				}
 				if visit != nil {
 					visit(f, pending)
@@ -111,14 +122,14 @@ func InspectLane(fsys vfs.FS, lanesDir string, id LaneID, visit func(f *Frame, p
 			return nil, err
 		}
 		sum = one.sum
-		r.Missing = r.Missing.Add(one.missing)
+		gap(seq, one.missing)
 		r.Segments = append(r.Segments, *report)
 	}
 	end := cur.Out
 	if sum != nil {
 		end = end.Max(*sum)
 	}
-	r.Missing = r.Missing.Add(cur.In.Sub(end)) // more was durable than is there
+	gap(maxSeq, cur.In.Sub(end)) // more was durable than is there
 	return r, nil
 }
 
@@ -200,13 +211,13 @@ func (s *segmentInspection) take(r *SegmentReport, sc *scanner, it *item) {
 		r.Damage = append(r.Damage, Damage{Path: s.path, From: it.offset, To: it.end, Reason: it.reason.Error(), Tail: it.tail && sc.footer == nil})
 	case itemFrame:
 		f := it.frame.frame(sc.hdr.Birth)
-		r.Totals = r.Totals.Add(f.totals())
+		r.Totals = r.Totals.Add(f.Totals())
 		if r.First == 0 {
 			r.First = it.frame.entry
 		}
 		r.Last = it.frame.entry
 		if s.sum != nil {
-			sum := s.sum.Add(f.totals())
+			sum := s.sum.Add(f.Totals())
 			s.sum = &sum
 		}
 		if s.visit != nil {

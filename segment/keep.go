@@ -233,12 +233,14 @@ func (l *Lane) save() error {
 	return nil
 }
 
-// removeExported removes the segments that the saved cursor is past. It is false if it could not remove them all.
+// removeExported removes the segments that the saved cursor is past, and the archive if there is one. It is false if it could not remove them all.
 func (l *Lane) removeExported() (ok bool) {
+	l.removeMu.Lock()
+	defer l.removeMu.Unlock()
 	l.mu.Lock()
 	var gone []*segInfo
 	for _, g := range l.segs {
-		if g.seq >= l.saved.Seq {
+		if g.seq >= l.saved.Seq || l.o.KeepExported && g.seq >= l.archived.Seq {
 			break
 		}
 		if !g.open && !g.cutting && !l.isSealing(g) {
@@ -248,23 +250,7 @@ func (l *Lane) removeExported() (ok bool) {
 	l.mu.Unlock()
 	ok = true
 	for _, g := range gone {
-		if !l.covered(g.seq) && l.save() != nil {
-			return false // its number is not yet safe from reuse in both slots
-		}
-		if err := l.measure(g); err != nil {
-			l.logger().Warn("exported segment not measured", zap.Stringer("segment", g.seq), zap.Error(err))
-		}
-		if err := l.removeSegment(g.seq); err != nil {
-			l.logger().Warn("exported segment not removed", zap.Stringer("segment", g.seq), zap.Error(err))
-			ok = false
-			continue
-		}
-		l.mu.Lock()
-		l.segs = slices.DeleteFunc(l.segs, func(s *segInfo) bool { return s == g })
-		l.forget(g.seq)
-		size := g.size
-		l.mu.Unlock()
-		l.o.Space.release(size)
+		ok = l.removeOne(g) && ok
 	}
 	if len(gone) > 0 {
 		if err := l.o.FS.SyncDir(l.dir); err != nil {
@@ -272,6 +258,27 @@ func (l *Lane) removeExported() (ok bool) {
 		}
 	}
 	return ok
+}
+
+// removeOne removes a segment that is exported or spilled, and gives back its space.
+func (l *Lane) removeOne(g *segInfo) (ok bool) {
+	if !l.covered(g.seq) && l.save() != nil {
+		return false // its number is not yet safe from reuse in both slots
+	}
+	if err := l.measure(g); err != nil {
+		l.logger().Warn("segment not measured", zap.Stringer("segment", g.seq), zap.Error(err))
+	}
+	if err := l.removeSegment(g.seq); err != nil {
+		l.logger().Warn("segment not removed", zap.Stringer("segment", g.seq), zap.Error(err))
+		return false
+	}
+	l.mu.Lock()
+	l.segs = slices.DeleteFunc(l.segs, func(s *segInfo) bool { return s == g })
+	l.forget(g.seq)
+	size := g.size
+	l.mu.Unlock()
+	l.o.Space.release(size)
+	return true
 }
 
 func (l *Lane) covered(seq Seq) bool {
@@ -323,7 +330,10 @@ func (l *Lane) measureSome() (again time.Duration) {
 	}
 	l.mu.Unlock()
 	for _, g := range todo {
-		if err := l.measure(g); err != nil {
+		l.removeMu.Lock()
+		err := l.measure(g)
+		l.removeMu.Unlock()
+		if err != nil {
 			l.logger().Warn("segment not measured", zap.Stringer("segment", g.seq), zap.Error(err))
 			return retryInterval
 		}
@@ -337,9 +347,9 @@ func (l *Lane) measureSome() (again time.Duration) {
 	return time.Hour
 }
 
-// measure charges the space for a segment by its real size, shared out as its footer says.
+// measure charges the space for a segment by its real size, shared out as its footer says. l.removeMu is held.
 func (l *Lane) measure(g *segInfo) error {
-	if g.counted { // only the keeper changes it, and Close after the keeper ended
+	if g.counted {
 		return nil
 	}
 	size := map[string]int64{}

@@ -36,6 +36,12 @@ type LaneOptions struct {
 	Observe    Observer
 	// DrainOnly opens a lane that takes no new frames: one of earlier settings, whose backlog is to be delivered.
 	DrainOnly bool
+	// Remote reads back what was spilled; nil: nothing ever is.
+	Remote Remote
+	// Skip is where the frames end that are another owner's duty; zero: all are this lane's.
+	Skip Position
+	// KeepExported keeps exported segments until Archived is told that they may go.
+	KeepExported bool
 }
 
 // Settings are the parts of a lane's options that may change while it runs.
@@ -103,6 +109,12 @@ type Lane struct {
 	oldest       time.Time     // receive time of the first pending frame, as far as the drain knows
 	trouble      error         // why the last commit or save failed; nil when all is well
 	limitUnsaved bool          // a limit is not on disk: the lane refuses
+	skip         Position      // up to where frames are another owner's duty
+	skipFrom     Position      // from where on: the cursor stood there when it was said
+	archived     Position      // KeepExported: before it segments may go
+	reading      Seq           // the segment that the drain reads from the disk
+	firstSeq     Seq           // the first number of this process
+	recent       recentBlocks  // for the drain
 
 	activeFile    vfs.File  // of the active segment, for syncs that no answer waits for
 	syncedTo      Position  // tail at the last such sync
@@ -118,8 +130,10 @@ type Lane struct {
 	keepWake   chan struct{}
 	stopKeeper chan struct{}
 
-	buffers logBuffers
-	pool    sync.Pool // of *pending
+	pool sync.Pool // of *pending
+
+	removeMu sync.Mutex // one removal of segments at a time; taken before saveMu
+	reader   Reader     // the shipper's alone
 
 	// The committer's alone.
 	active *writer
@@ -135,6 +149,7 @@ type segInfo struct {
 	last    Entry // of an open or ended segment
 	open    bool  // appended to
 	cutting bool  // its file is being cut
+	spilled bool  // its file is being removed, and is in the bucket
 	totals  *Totals
 	size    map[string]int64 // charged bytes by tenant
 	counted bool             // size is known
@@ -148,6 +163,7 @@ type sealJob struct {
 // pending is a frame that waits for its commit.
 type pending struct {
 	frame    storedFrame
+	at       Position // where it was stored
 	reserved int64
 	done     chan error
 }
@@ -155,8 +171,8 @@ type pending struct {
 func newPending() *pending { return &pending{done: make(chan error, 1)} }
 
 // Append stores a frame and returns nil when it is durable. ctx ends only the wait for space: once a frame is handed over it
-// is stored whole, whoever still waits for the answer. The frame's body must not change until Append returns. A non-zero
-// ID.Owner is kept as the frame's birth id (a frame that moves between lanes); Position is ignored.
+// is stored whole, whoever still waits for the answer. The frame's body must not change any more. A non-zero
+// ID.Owner is kept as the frame's birth id (a frame that moves between lanes); Position is set to where it was stored.
 // Errors: *RefusedError, after which nothing is stored, or ctx's.
 func (l *Lane) Append(ctx context.Context, f *Frame) error {
 	p, err := l.reserve(ctx, f)
@@ -166,7 +182,7 @@ func (l *Lane) Append(ctx context.Context, f *Frame) error {
 	if err := l.enqueue(p); err != nil {
 		return err
 	}
-	return l.await(p)
+	return l.await(p, f)
 }
 
 // AppendAll stores frames in order, by one commit if they fit into one. It returns nil when all are durable; after an error
@@ -185,8 +201,8 @@ func (l *Lane) AppendAll(ctx context.Context, frames []Frame) error {
 		return err
 	}
 	var errs error
-	for _, p := range all {
-		errs = errors.Join(errs, l.await(p))
+	for i, p := range all {
+		errs = errors.Join(errs, l.await(p, &frames[i]))
 	}
 	return errs
 }
@@ -249,14 +265,15 @@ func (l *Lane) giveBack(all []*pending) {
 }
 
 // await returns the commit's outcome.
-func (l *Lane) await(p *pending) error {
+func (l *Lane) await(p *pending, f *Frame) error {
 	err := <-p.done
+	f.Position = p.at
 	l.free(p)
 	return err
 }
 
 func (l *Lane) free(p *pending) {
-	p.frame = storedFrame{}
+	p.frame, p.at = storedFrame{}, Position{}
 	l.pool.Put(p)
 }
 
@@ -392,7 +409,8 @@ func (l *Lane) Stop() {
 	wake(l.commitWake)
 }
 
-// Close stops the lane, saves the cursor, removes what is exported and releases every file. The drain must have ended.
+// Close stops the lane, saves the cursor, removes what is exported and releases every file. The drain and the shipper must have
+// ended.
 func (l *Lane) Close() error {
 	l.Stop()
 	l.mu.Lock()
@@ -404,6 +422,7 @@ func (l *Lane) Close() error {
 	}
 	close(l.stopKeeper)
 	l.done.Wait()
+	l.reader.Close()
 	l.dropSpare()
 	err := l.save()
 	if err == nil {

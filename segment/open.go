@@ -43,7 +43,7 @@ func OpenLane(o LaneOptions) (*Lane, error) {
 		l.logger().Warn("no segment to append to; draining only until there is", zap.Error(err))
 		l.trouble = err
 	}
-	o.Space.whenRefused(func() { wake(l.commitWake) })
+	o.Space.WhenRefused(func() { wake(l.commitWake) })
 	l.done.Add(2)
 	go l.commitLoop()
 	go l.keepLoop()
@@ -85,7 +85,7 @@ func (l *Lane) restore(st *CursorState, bad []error) error {
 	if err := l.recoverTail(known); err != nil {
 		return err
 	}
-	if known && !l.hasFrom(st.Exported.Seq) && l.in.Sub(st.Out) != (Totals{}) {
+	if known && !l.hasFrom(st.Exported.Seq) && !st.Exported.Before(st.Spilled) && l.in.Sub(st.Out) != (Totals{}) {
 		known = false // it would skip frames that are here and were not passed
 		l.logger().Warn("cursor does not fit the segments; going on from the oldest frame", zap.Stringer("cursor", st.Exported))
 	}
@@ -98,6 +98,7 @@ func (l *Lane) restore(st *CursorState, bad []error) error {
 	if l.tail = (Position{highest + 1, 1}); l.tail.Before(l.cur.Exported) {
 		l.tail = l.cur.Exported
 	}
+	l.firstSeq, l.skip, l.skipFrom = l.cur.NextSeq, l.o.Skip, l.cur.Exported
 	l.cur.acceptRest(l.in)
 	l.saved = Start // nothing is removed before the first save
 	l.changed = true
@@ -221,7 +222,7 @@ func (l *Lane) recoverSegment(g *segInfo, known bool) error {
 		case it.kind == itemFrame:
 			fr := it.frame.frame(sc.hdr.Birth)
 			if counted || !fr.Position.Before(l.cur.Exported) { // else it is in Out, where the count began
-				l.in = l.in.Add(fr.totals())
+				l.in = l.in.Add(fr.Totals())
 			}
 			tenants[it.frame.tenant] += int64(it.frame.size())
 			g.last = it.frame.entry
@@ -273,7 +274,7 @@ func (l *Lane) cutTail(f vfs.File, g *segInfo, end, size int64) error {
 // closeRecovered writes the footer that the crash left out. Without space for it the segment stays as it is.
 func (l *Lane) closeRecovered(f vfs.File, g *segInfo, sc *scanner, end int64, tenants map[string]int64) {
 	block, err := encodeFooter(&Footer{
-		Header: *sc.hdr, Frames: sc.frames, Checksum: sc.sum, Totals: l.in, Tenants: boundTenants(tenants),
+		Header: *sc.hdr, Frames: sc.frames, Checksum: sc.sum.sum, Totals: l.in, Tenants: boundTenants(tenants),
 	}, sc.last)
 	if err == nil {
 		_, err = f.WriteAt(appendEntry(nil, block), end)
@@ -348,7 +349,7 @@ func (l *Lane) firstTotals(seq Seq) (*Totals, error) {
 		}
 		if it.kind == itemFrame {
 			fr := it.frame.frame(sc.hdr.Birth)
-			seen = seen.Add(fr.totals())
+			seen = seen.Add(fr.Totals())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -57,14 +58,32 @@ func (q *Quarantine) Usage() (files int, sizeBytes int64, err error) {
 // keep copies the bytes [offset, end) of a segment file. The name is made of where they stood, so that meeting the same
 // damage again, after a restart, keeps one copy; it begins with the segment's number, so that names sort about as age does.
 func (q *Quarantine) keep(lane LaneID, seq Seq, r io.ReaderAt, offset, end int64) error {
+	return q.keepAs(fmt.Sprintf("%s-%s", seq, lane), r, offset, end)
+}
+
+func (q *Quarantine) keepAs(name string, r io.ReaderAt, offset, end int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	err := q.copy(fmt.Sprintf("%s-%s-%020d-%020d.bin", seq, lane, offset, end), r, offset, end)
+	err := q.copy(fmt.Sprintf("%s-%020d-%020d.bin", name, offset, end), r, offset, end)
 	if err != nil {
 		q.failed++
 		return fmt.Errorf("keep damaged bytes: %w", err)
 	}
 	return nil
+}
+
+// KeepObject keeps what is damaged in an object of a bucket, or all of it where it is not said what. The name is made of the
+// key.
+func (q *Quarantine) KeepObject(key string, data []byte, damage []Damage) error {
+	if len(damage) == 0 {
+		damage = []Damage{{From: 0, To: int64(len(data))}}
+	}
+	name := strings.ReplaceAll(key, "/", "_")
+	var errs error
+	for _, d := range damage {
+		errs = errors.Join(errs, q.keepAs(name, bytes.NewReader(data), d.From, d.To))
+	}
+	return errs
 }
 
 func (q *Quarantine) copy(name string, r io.ReaderAt, offset, end int64) error {

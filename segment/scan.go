@@ -48,7 +48,7 @@ type scanner struct {
 	blockEnd int64 // end of the current plain block; 0 outside one
 	before   *Totals
 	last     Entry
-	sum      uint32 // chained over data frames and the header
+	sum      chained // over data frames and the header
 	frames   uint32
 
 	buf  []byte // chunk of the file from base
@@ -78,6 +78,20 @@ func (s *scanner) extend(size int64) {
 	if size > s.size {
 		s.size = size
 	}
+}
+
+// between reports whether the next byte is the first of a log entry.
+func (s *scanner) between() bool {
+	return len(s.inflated) == 0 && (s.blockEnd == 0 || s.off >= s.blockEnd)
+}
+
+// pass goes on behind a block that was read elsewhere; between must hold, and the block begin at s.off. The scan then no longer
+// knows the checksum of all.
+func (s *scanner) pass(b *recentBlock) {
+	s.extend(b.end)
+	s.off, s.blockEnd = b.end, 0
+	s.last, s.before = b.frames[len(b.frames)-1].entry, nil
+	s.packed = s.packed || b.codec == CodecZstd
 }
 
 // window returns n bytes of the file at off, which must lie inside size. It aliases the chunk.
@@ -301,7 +315,8 @@ func (s *scanner) take(f storedFrame, sum uint32) (it item, bad error) {
 		if s.frames > 0 || s.last > 0 {
 			return it, damaged("second segment header")
 		}
-		s.sum = chainSum(0, sum)
+		s.sum.sum = 0
+		s.sum.add(sum)
 		return item{}, nil
 	case kindFooter:
 		ft, err := f.footer()
@@ -323,13 +338,13 @@ func (s *scanner) take(f storedFrame, sum uint32) (it item, bad error) {
 	}
 	s.last, s.before = f.entry, nil
 	s.frames++
-	s.sum = chainSum(s.sum, sum)
+	s.sum.add(sum)
 	return item{kind: itemFrame, frame: f, before: before}, nil
 }
 
 // whole reports whether the scan has seen the segment from header to footer with nothing missing.
 func (s *scanner) whole() bool {
-	return s.hdr != nil && s.footer != nil && s.footer.Frames == s.frames && s.footer.Checksum == s.sum
+	return s.hdr != nil && s.footer != nil && s.footer.Frames == s.frames && s.footer.Checksum == s.sum.sum
 }
 
 // resync looks for the next whole block or frame behind damage that starts at from, and returns the damage as an item. A

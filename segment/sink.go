@@ -24,7 +24,7 @@ type Frame struct {
 	// First is the number of the first record, from 1, where this is only a part of a stored frame: one that was too large
 	// or refused as a whole. 0: the whole frame.
 	First uint32
-	Body  []byte // OTLP protobuf; read-only, shared
+	Body  []byte // OTLP protobuf; shared, and never written again
 }
 
 // Request is what one delivery attempt carries: frames of one tenant and signal in order. Their bodies, one after the
@@ -77,8 +77,8 @@ type Outcome struct {
 }
 
 // Sink takes requests to a destination. Deliver makes one attempt and returns; it is called from several goroutines at
-// once, must return soon after ctx ends, and must not keep or change the request's bodies after it returned. Delivered may
-// be answered only when the destination has confirmed (a file sink: when it has synced).
+// once, must return soon after ctx ends, and must not change the request's bodies. Delivered may be answered only when the
+// destination has confirmed (a file sink: when it has synced).
 type Sink interface {
 	Deliver(ctx context.Context, r *Request) Outcome
 }
@@ -98,6 +98,7 @@ const (
 	RefusedDisk        RefuseReason = "disk"         // the free-space floor is reached or the volume is full
 	RefusedTenantShare RefuseReason = "tenant_share" // this tenant has its share, others wait for space too
 	RefusedSync        RefuseReason = "sync"         // write or sync fails
+	RefusedBucket      RefuseReason = "bucket"       // the bucket does not confirm; what was stored on the disk is delivered all the same
 	RefusedStopping    RefuseReason = "stopping"     // the agent stops
 	RefusedTooLarge    RefuseReason = "too_large"    // can never fit
 )

@@ -289,8 +289,8 @@ func (s *Space) wake() {
 	s.changed = make(chan struct{})
 }
 
-// whenRefused has a lane told when space is refused, so that it gives back what it can. wake must not block.
-func (s *Space) whenRefused(wake func()) {
+// WhenRefused has somebody told when space is refused, so that they give back what they can. wake must not block.
+func (s *Space) WhenRefused(wake func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lanes = append(s.lanes, wake)
@@ -304,6 +304,17 @@ func (s *Space) pressed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used > s.o.MaxBytes-s.o.MaxBytes/4 || s.low || !s.refused.IsZero() && time.Since(s.refused) < pressedFor
+}
+
+// Pressure is the part of MaxBytes that is taken, and at least 1 while something was refused within the last seconds.
+func (s *Space) Pressure() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := float64(s.used+s.room) / float64(max(s.o.MaxBytes-s.o.MoveReserveBytes, 1))
+	if s.low || !s.refused.IsZero() && time.Since(s.refused) < pressedFor {
+		p = max(p, 1)
+	}
+	return p
 }
 
 // refusal is what a failed write means to a client.

@@ -46,7 +46,7 @@ func TestSpaceWaitsForWhatComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSpace(SpaceOptions{MaxBytes: 1000, FullWait: time.Second})
 		told := 0
-		s.whenRefused(func() { told++ })
+		s.WhenRefused(func() { told++ })
 		if r := reserveNow(s, "a", 1000); r != nil {
 			t.Fatal(r)
 		}

@@ -35,9 +35,10 @@ type writer struct {
 	room    int64  // promised by the space, for the footer
 	synced  int64  // offset behind the last write that is known to be on disk
 	last    Entry
+	before  Totals // as the last block says
 	frames  uint32
 	sum     uint32
-	buffers *logBuffers                 // nil: the log has its own
+	entry   entryWriter
 	observe func(written, synced int64) // nil, or told after each library call (crash images)
 }
 
@@ -98,36 +99,34 @@ func (w *writer) begin() error {
 	return w.sync()
 }
 
-// lend gives the log buffers for a segment of sizeBytes; they go back when the log is closed.
-func (w *writer) lend(b *logBuffers, sizeBytes int64) {
-	if w.buffers == nil {
-		w.buffers = b
-		b.lend(w.log, sizeBytes+bufferSlackBytes)
-	}
-}
-
-// append writes one block of data frames, which it numbers. before is what has entered the lane before them.
+// append writes one block of data frames, which it numbers. before is what has entered the lane before them. enc is lent
+// for the call.
 func (w *writer) append(enc *blockEncoder, frames []storedFrame, before Totals) error {
 	for i := range frames {
 		frames[i].salt = w.hdr.salt
 		frames[i].entry = w.last + Entry(i) + 1
 	}
-	block, sum := enc.encode(blockHeader{salt: w.hdr.salt, before: &before}, frames, w.sum)
-	if err := w.write(block); err != nil {
+	entry, sum := enc.encodeEntry(blockHeader{salt: w.hdr.salt, before: &before}, frames, w.sum)
+	if err := w.wrote(len(entry)-entryRoom, w.entry.write(w.log, w.entries+1, entry)); err != nil {
 		return err
 	}
-	w.sum = sum
+	w.sum, w.before = sum, before
 	w.last += Entry(len(frames))
 	w.frames += uint32(len(frames))
 	return nil
 }
 
 func (w *writer) write(block []byte) error {
-	if err := w.log.Write(w.entries+1, block); err != nil {
+	return w.wrote(len(block), w.log.Write(w.entries+1, block))
+}
+
+// wrote takes the outcome of the library's write of a block.
+func (w *writer) wrote(blockBytes int, err error) error {
+	if err != nil {
 		return fmt.Errorf("write segment: %w", err)
 	}
 	w.entries++
-	w.written += entryBytes(len(block))
+	w.written += entryBytes(blockBytes)
 	if w.observe != nil {
 		w.observe(w.written, w.synced)
 	}
@@ -181,9 +180,6 @@ func (w *writer) closeLog() {
 	}
 	if err := w.log.Close(); err != nil && !errors.Is(err, wal.ErrClosed) {
 		_ = w.log.Close()
-	}
-	if w.buffers != nil {
-		w.buffers.takeBack(w.log)
 	}
 	w.log = nil
 }
