@@ -106,7 +106,7 @@ func (s sender) call(t *testing.T, body []byte) (codes.Code, time.Duration) {
 		headers = append(headers, name, value)
 	}
 	ctx = metadata.AppendToOutgoingContext(ctx, headers...)
-	answer := status.Convert(conn.Invoke(ctx, wire.GRPCMethod(segment.Logs), &body, new([]byte), grpc.ForceCodec(wire.RawCodec{})))
+	answer := status.Convert(conn.Invoke(ctx, wire.GRPCMethod(segment.Logs), &body, new([]byte), grpc.ForceCodecV2(wire.RawCodec{})))
 	for _, d := range answer.Details() {
 		if r, ok := d.(*errdetails.RetryInfo); ok {
 			return answer.Code(), r.GetRetryDelay().AsDuration()

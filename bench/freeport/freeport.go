@@ -1,16 +1,16 @@
 // Package freeport finds loopback addresses for servers that are stopped and started again on the same port.
 //
 // Such a port must not be one that the kernel gives to outgoing connections: while the server is down, a client could be
-// given it, or even connect to itself. So the ports come from below the kernel's range for outgoing connections. It
-// assumes that nobody else takes a port in the moment between Pick and the server's own listen.
+// given it, or even connect to itself. So the ports come from below the kernel's range for outgoing connections. They are held
+// to the end of the process, on Linux: no other process that picks is given them while the server is down.
 package freeport
 
 import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
+	"slices"
 )
 
 const (
@@ -22,23 +22,16 @@ const (
 // Pick returns n different addresses 127.0.0.1:port that nobody listens on.
 func Pick(n int) ([]string, error) {
 	highest := outgoingStart()
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			_ = l.Close() // nothing was accepted on it
-		}
-	}()
 	var addresses []string
 	for range tries {
 		if len(addresses) == n {
 			return addresses, nil
 		}
-		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(highest-lowest)))
-		if err != nil {
-			continue // taken
+		port := lowest + rand.IntN(highest-lowest)
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		if !slices.Contains(addresses, address) && hold(port) == nil {
+			addresses = append(addresses, address)
 		}
-		held = append(held, l) // until all are found, so that they differ
-		addresses = append(addresses, l.Addr().String())
 	}
 	return nil, errors.New("find free ports: too many are taken")
 }

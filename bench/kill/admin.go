@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"ingest-agent/bench/child"
 )
 
 const (
@@ -32,7 +34,7 @@ func newAdmin(address string) *admin {
 var errExited = errors.New("it ended by itself")
 
 // poll asks until done is true. It fails when the time is over, with the last answer, and when the process ends.
-func (a *admin) poll(ctx context.Context, p *process, limit time.Duration, path string, done func(code int, body string) bool) error {
+func (a *admin) poll(ctx context.Context, p *child.Process, limit time.Duration, path string, done func(code int, body string) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	ticker := time.NewTicker(pollInterval)
@@ -43,8 +45,8 @@ func (a *admin) poll(ctx context.Context, p *process, limit time.Duration, path 
 			return nil
 		}
 		select {
-		case <-p.exited:
-			return fmt.Errorf("ask %s: %w: %w", path, errExited, p.err)
+		case <-p.Exited():
+			return fmt.Errorf("ask %s: %w: %w", path, errExited, p.Err())
 		case <-ctx.Done():
 			if err == nil {
 				err = fmt.Errorf("status %d, %q", code, shorten(body))

@@ -99,7 +99,7 @@ func runFake(f fault) error {
 		ctx = context.Background()
 		signal.Ignore(syscall.SIGTERM)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodec(wire.RawCodec{}), grpc.UnknownServiceHandler(a.serveGRPC))
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.RawCodec{}), grpc.UnknownServiceHandler(a.serveGRPC))
 	listener, err := net.Listen("tcp", *grpcAddr)
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"ingest-agent/bench/child"
 	"ingest-agent/bench/freeport"
 	"ingest-agent/bench/load"
 	"ingest-agent/bench/seqset"
@@ -143,14 +144,14 @@ func (h *harness) run(ctx context.Context) error {
 }
 
 // start begins a life of the agent.
-func (h *harness) start(name string) (*process, error) {
+func (h *harness) start(name string) (*child.Process, error) {
 	cmd := exec.Command(h.cfg.Bin, "run",
 		"--data-dir", filepath.Join(h.cfg.Dir, "data"),
 		"--grpc", h.grpc, "--http", h.http, "--admin", h.addr,
 		"--destination", "otlp-http:"+h.sink.URL())
 	cmd.Dir = h.cfg.Dir
 	cmd.Env = append(os.Environ(), h.cfg.Env...)
-	return start(cmd, h.logPath(name))
+	return child.Start(cmd, h.logPath(name))
 }
 
 func (h *harness) logPath(name string) string { return filepath.Join(h.cfg.Dir, "logs", name+".log") }
@@ -173,23 +174,23 @@ func (h *harness) round(ctx context.Context, number int) (r *Round, err error) {
 	}
 	e := end{flip: -1}
 	if r.plan.moment == duringStart {
-		p.wait(r.plan.delay)
+		p.Wait(r.plan.delay)
 	} else {
 		readyErr := h.ready(ctx, p)
 		r.Ready = time.Since(begin)
 		if readyErr != nil {
 			h.violation("round %d: %v; see %s", number, readyErr, h.logPath(name))
 		} else if err := h.underLoad(ctx, r, p, &e); err != nil {
-			p.kill()
-			<-p.exited
+			p.Kill()
+			<-p.Exited()
 			return nil, err
 		}
 	}
 	if e.from == 0 { // not yet killed under load
 		e.from = h.sink.Now()
-		p.kill()
+		p.Kill()
 	}
-	if !p.wait(deathTimeout) {
+	if !p.Wait(deathTimeout) {
 		return nil, fmt.Errorf("the agent lives %v after SIGKILL", deathTimeout)
 	}
 	h.checkEnd(r, p, &e, h.logPath(name))
@@ -205,13 +206,13 @@ func (h *harness) round(ctx context.Context, number int) (r *Round, err error) {
 }
 
 // checkEnd requires that the process ended by the signals that it was sent, and by nothing else.
-func (h *harness) checkEnd(r *Round, p *process, e *end, log string) {
+func (h *harness) checkEnd(r *Round, p *child.Process, e *end, log string) {
 	switch {
-	case p.killed():
-	case r.plan.moment == duringStop && p.err == nil:
+	case p.Killed():
+	case r.plan.moment == duringStop && p.Err() == nil:
 		e.clean = true
 	default:
-		h.violation("round %d: %v: %v; it says: %s; see %s", r.Number, errExited, p.err, lastWords(log), log)
+		h.violation("round %d: %v: %v; it says: %s; see %s", r.Number, errExited, p.Err(), lastWords(log), log)
 	}
 }
 
@@ -222,12 +223,12 @@ func (h *harness) setSink(up, cut bool) error {
 	return h.sink.Down(cut)
 }
 
-func (h *harness) ready(ctx context.Context, p *process) error {
+func (h *harness) ready(ctx context.Context, p *child.Process) error {
 	return h.admin.poll(ctx, p, h.cfg.ReadyTimeout, "/readyz", func(code int, _ string) bool { return code == http.StatusOK })
 }
 
 // underLoad sends to the agent until it is killed as planned, and then lets the senders come to their end.
-func (h *harness) underLoad(ctx context.Context, r *Round, p *process, e *end) error {
+func (h *harness) underLoad(ctx context.Context, r *Round, p *child.Process, e *end) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	k := &killer{process: p, now: h.sink.Now, done: make(chan struct{})}
@@ -253,7 +254,7 @@ func (h *harness) underLoad(ctx context.Context, r *Round, p *process, e *end) e
 		<-k.done
 	}
 	e.from = k.at
-	p.wait(deathTimeout)
+	p.Wait(deathTimeout)
 	stop()
 	o := <-loaded
 	r.Acked, r.Requests, r.Failed = o.result.AckedRecords, o.result.Requests, o.result.Failed()
@@ -262,7 +263,7 @@ func (h *harness) underLoad(ctx context.Context, r *Round, p *process, e *end) e
 }
 
 // play goes through the plan of a round up to the moment of the kill.
-func (h *harness) play(ctx context.Context, plan plan, p *process, k *killer, e *end) error {
+func (h *harness) play(ctx context.Context, plan plan, p *child.Process, k *killer, e *end) error {
 	begin := time.Now()
 	sleep := func(until time.Duration) bool {
 		timer := time.NewTimer(until - time.Since(begin))
@@ -270,7 +271,7 @@ func (h *harness) play(ctx context.Context, plan plan, p *process, k *killer, e 
 		select {
 		case <-timer.C:
 			return true
-		case <-p.exited:
+		case <-p.Exited():
 		case <-ctx.Done():
 		}
 		return false
@@ -293,7 +294,7 @@ func (h *harness) play(ctx context.Context, plan plan, p *process, k *killer, e 
 		sleep(plan.delay + ackTimeout)
 	case duringStop:
 		k.at = h.sink.Now() // what is sent from here on may be cut short, too
-		p.terminate()
+		p.Terminate()
 		sleep(plan.delay + plan.stopDelay)
 	}
 	return ctx.Err()
@@ -301,7 +302,7 @@ func (h *harness) play(ctx context.Context, plan plan, p *process, k *killer, e 
 
 // killer kills a process once, from whichever goroutine comes first.
 type killer struct {
-	process *process
+	process *child.Process
 	now     func() time.Duration
 	armed   atomic.Bool // kill at the next acknowledgement
 	struck  atomic.Bool
@@ -324,7 +325,7 @@ func (k *killer) strike() bool {
 	if k.at == 0 {
 		k.at = k.now()
 	}
-	k.process.kill()
+	k.process.Kill()
 	close(k.done)
 	return true
 }
@@ -340,8 +341,8 @@ func (h *harness) drain(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		p.kill()
-		<-p.exited
+		p.Kill()
+		<-p.Exited()
 	}()
 	log := h.logPath("final")
 	if err := h.ready(ctx, p); err != nil {
@@ -360,12 +361,12 @@ func (h *harness) drain(ctx context.Context) error {
 			pending, found, h.cfg.DrainTimeout, log)
 	}
 	h.report.readLedger(page)
-	p.terminate()
+	p.Terminate()
 	switch {
-	case !p.wait(h.cfg.StopTimeout):
+	case !p.Wait(h.cfg.StopTimeout):
 		h.violation("final stop: still alive %v after SIGTERM; see %s", h.cfg.StopTimeout, log)
-	case p.err != nil:
-		h.violation("final stop: %v after SIGTERM, want exit code 0; see %s", p.err, log)
+	case p.Err() != nil:
+		h.violation("final stop: %v after SIGTERM, want exit code 0; see %s", p.Err(), log)
 	}
 	return ctx.Err()
 }

@@ -53,7 +53,7 @@ type Config struct {
 	Rate        float64          // requests a second over all senders; 0: each sender sends when its last request is answered
 	Requests    uint64           // stop after so many; 0: when ctx ends
 	Timeout     time.Duration    // of a request
-	Retry       bool             // send a request again until it is acknowledged or the load is stopped
+	Retry       bool             // send a request again, after the delay that the answer asks for, until it is acknowledged or the load is stopped
 	Seed        uint64
 
 	Sequence *Sequence   // default: a new one
@@ -177,11 +177,16 @@ func (l *Load) loop(ctx context.Context, number int, s sender) {
 		first := l.cfg.Sequence.Take(l.cfg.Records)
 		signal := l.cfg.Signals[i%len(l.cfg.Signals)]
 		body = l.generator.Append(body[:0], signal, i/len(l.cfg.Signals), first)
-		for !l.send(ctx, s, signal, body, first, due) {
-			if !pause(ctx, failurePause) {
+		for {
+			ok, after := l.send(ctx, s, signal, body, first, due)
+			if ok {
+				break
+			}
+			if !pause(ctx, max(failurePause, after)) {
 				return
 			}
 			if !l.cfg.Retry {
+				body = nil // the transport may still be reading it
 				break
 			}
 			l.tally.resend()
@@ -189,15 +194,15 @@ func (l *Load) loop(ctx context.Context, number int, s sender) {
 	}
 }
 
-// send makes one attempt and reports whether it was acknowledged. It goes to its end also if ctx ends meanwhile: an
+// send makes one attempt and reports whether it was acknowledged, or after when the answer asks to try again. It goes to its end also if ctx ends meanwhile: an
 // answer that is on its way must not be missed.
-func (l *Load) send(ctx context.Context, s sender, signal segment.Signal, body []byte, first uint64, due time.Time) bool {
+func (l *Load) send(ctx context.Context, s sender, signal segment.Signal, body []byte, first uint64, due time.Time) (ok bool, after time.Duration) {
 	attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.cfg.Timeout)
 	defer cancel()
-	failure := s.send(attempt, signal, body)
+	failure, after := s.send(attempt, signal, body)
 	if failure != "" {
 		l.tally.failed(failure)
-		return false
+		return false, after
 	}
 	took := time.Since(due)
 	l.cfg.Acked.AddRange(first, l.cfg.Records)
@@ -212,7 +217,7 @@ func (l *Load) send(ctx context.Context, s sender, signal segment.Signal, body [
 			l.logErr = fmt.Errorf("write ack log: %w", err)
 		}
 	}
-	return true
+	return true, 0
 }
 
 // pause is false if ctx ended.

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -37,8 +39,9 @@ const (
 
 // sender is one client.
 type sender interface {
-	// send makes one attempt. It returns why the request was not acknowledged, or "" if it was.
-	send(ctx context.Context, signal segment.Signal, body []byte) (failure string)
+	// send makes one attempt. It returns why the request was not acknowledged, or "" if it was, and after when to try again,
+	// if the answer says so.
+	send(ctx context.Context, signal segment.Signal, body []byte) (failure string, after time.Duration)
 	close() error
 }
 
@@ -59,19 +62,24 @@ func newGRPCSender(address, coding string) (*grpcSender, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &grpcSender{conn: conn, options: []grpc.CallOption{grpc.ForceCodec(wire.RawCodec{})}}
+	s := &grpcSender{conn: conn, options: []grpc.CallOption{grpc.ForceCodecV2(wire.RawCodec{})}}
 	if coding != wire.None {
 		s.options = append(s.options, grpc.UseCompressor(coding))
 	}
 	return s, nil
 }
 
-func (s *grpcSender) send(ctx context.Context, signal segment.Signal, body []byte) string {
+func (s *grpcSender) send(ctx context.Context, signal segment.Signal, body []byte) (failure string, after time.Duration) {
 	var answer []byte
 	if err := s.conn.Invoke(ctx, wire.GRPCMethod(signal), &body, &answer, s.options...); err != nil {
-		return "grpc " + status.Code(err).String()
+		for _, detail := range status.Convert(err).Details() {
+			if info, ok := detail.(*errdetails.RetryInfo); ok {
+				after = info.GetRetryDelay().AsDuration()
+			}
+		}
+		return "grpc " + status.Code(err).String(), after
 	}
-	return checkAnswer(answer)
+	return checkAnswer(answer), 0
 }
 
 func (s *grpcSender) close() error { return s.conn.Close() }
@@ -96,14 +104,14 @@ func newHTTPSender(address, coding string) (*httpSender, error) {
 	}, nil
 }
 
-func (s *httpSender) send(ctx context.Context, signal segment.Signal, body []byte) string {
+func (s *httpSender) send(ctx context.Context, signal segment.Signal, body []byte) (failure string, after time.Duration) {
 	packed, err := s.compressor.Compress(body)
 	if err != nil {
-		return err.Error()
+		return err.Error(), 0
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+wire.HTTPPath(signal), bytes.NewReader(packed))
 	if err != nil {
-		return err.Error()
+		return err.Error(), 0
 	}
 	r.Header.Set("Content-Type", "application/x-protobuf")
 	if s.coding != wire.None {
@@ -111,16 +119,19 @@ func (s *httpSender) send(ctx context.Context, signal segment.Signal, body []byt
 	}
 	resp, err := s.client.Do(r)
 	if err != nil {
-		return FailureConnection
+		return FailureConnection, 0
 	}
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return FailureConnection
+		return FailureConnection, 0
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Sprintf("http %d", resp.StatusCode)
+		if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16); err == nil {
+			after = time.Duration(seconds) * time.Second
+		}
+		return fmt.Sprintf("http %d", resp.StatusCode), after
 	}
-	return checkAnswer(answer)
+	return checkAnswer(answer), 0
 }
 
 func (s *httpSender) close() error {

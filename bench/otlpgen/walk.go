@@ -87,6 +87,9 @@ func visitRecord(body []byte, whole span, attributes protowire.Number, visit fun
 	found := 0
 	r := record{whole: whole}
 	err := messages(body, whole, attributes, func(attribute span) error {
+		if isOther(body[attribute.from:attribute.to]) {
+			return nil
+		}
 		var isSeq bool
 		var text span
 		// Key and value come in either order.
@@ -119,6 +122,15 @@ func visitRecord(body []byte, whole span, attributes protowire.Number, visit fun
 	return visit(r)
 }
 
+// isOther reports whether an attribute begins with a short key that is not SeqKey, as nearly all do.
+func isOther(attribute []byte) bool {
+	const keyTag = fieldKey<<3 | byte(protowire.BytesType)
+	if len(attribute) < 2 || attribute[0] != keyTag || attribute[1] >= 0x80 || len(attribute)-2 < int(attribute[1]) {
+		return false
+	}
+	return string(attribute[2:2+attribute[1]]) != SeqKey
+}
+
 // messages calls visit for each field num that has a length.
 func messages(body []byte, in span, num protowire.Number, visit func(span) error) error {
 	return fields(body, in, func(n protowire.Number, s span) error {
@@ -135,6 +147,17 @@ var errWire = errors.New("read request: not protobuf")
 // fields calls visit for each field that has a length, and steps over the others.
 func fields(body []byte, in span, visit func(protowire.Number, span) error) error {
 	for at := in.from; at < in.to; {
+		if body[at] < 0x80 && body[at]>>3 != 0 && body[at]&7 == byte(protowire.BytesType) && at+1 < in.to && body[at+1] < 0x80 {
+			from, to := at+2, at+2+int(body[at+1]) // nearly all fields: small number, short value
+			if to > in.to {
+				return errWire
+			}
+			if err := visit(protowire.Number(body[at]>>3), span{from, to}); err != nil {
+				return err
+			}
+			at = to
+			continue
+		}
 		num, kind, n := protowire.ConsumeTag(body[at:in.to])
 		if n < 0 {
 			return errWire

@@ -20,6 +20,9 @@ import (
 	"ingest-agent/segment"
 )
 
+// windowBytes is what a client may send of a request before it is read.
+const windowBytes = 4 << 20
+
 const protobufType = "application/x-protobuf"
 
 // handler serves OTLP/HTTP in protobuf. A success answer is an empty message, so it has no bytes.
@@ -120,15 +123,22 @@ func answer(w http.ResponseWriter, code int, s *status.Status) {
 
 // grpcServer serves the three services without their descriptions: methods are known by name, messages are bytes.
 func (s *Sink) grpcServer(sinkUp context.Context) *grpc.Server {
+	bodies := &sync.Pool{New: func() any { return new([]byte) }}
 	return grpc.NewServer(
-		grpc.ForceServerCodec(wire.RawCodec{}),
+		grpc.ForceServerCodecV2(wire.RawCodec{}),
 		grpc.MaxRecvMsgSize(maxBodyBytes),
+		// Large requests come without waiting for the window: the sink is not what is measured.
+		grpc.StaticStreamWindowSize(windowBytes),
+		grpc.StaticConnWindowSize(4*windowBytes),
 		grpc.WaitForHandlers(true),
 		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 			method, _ := grpc.MethodFromServerStream(stream)
 			for _, signal := range segment.Signals {
 				if wire.GRPCMethod(signal) == method {
-					return s.serveGRPC(sinkUp, stream, signal)
+					body := bodies.Get().(*[]byte)
+					err := s.serveGRPC(sinkUp, stream, signal, body)
+					bodies.Put(body)
+					return err
 				}
 			}
 			return status.Error(codes.Unimplemented, method)
@@ -136,9 +146,8 @@ func (s *Sink) grpcServer(sinkUp context.Context) *grpc.Server {
 	)
 }
 
-func (s *Sink) serveGRPC(sinkUp context.Context, stream grpc.ServerStream, signal segment.Signal) error {
-	var body []byte
-	if err := stream.RecvMsg(&body); err != nil {
+func (s *Sink) serveGRPC(sinkUp context.Context, stream grpc.ServerStream, signal segment.Signal, body *[]byte) error {
+	if err := stream.RecvMsg(body); err != nil {
 		return err
 	}
 	b := s.script.next()
@@ -150,7 +159,7 @@ func (s *Sink) serveGRPC(sinkUp context.Context, stream grpc.ServerStream, signa
 		s.tally.refused()
 		return b.err()
 	}
-	if err := s.tally.take(signal, body); err != nil {
+	if err := s.tally.take(signal, *body); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if b.LoseAnswer {

@@ -37,6 +37,7 @@ type tally struct {
 	start       time.Time
 	onDuplicate func(Duplicate)
 	received    seqset.Set
+	numbers     sync.Pool // of *[]uint64, for one request each
 
 	mu         sync.Mutex
 	stats      Stats
@@ -57,8 +58,14 @@ func (t *tally) now() time.Duration { return time.Since(t.start) }
 
 // take counts all records of a request, or none if it is bad.
 func (t *tally) take(signal segment.Signal, body []byte) error {
-	var seqs []uint64
+	numbers, ok := t.numbers.Get().(*[]uint64)
+	if !ok {
+		numbers = new([]uint64)
+	}
+	defer t.numbers.Put(numbers)
+	seqs := (*numbers)[:0]
 	err := otlpgen.Walk(signal, body, func(seq uint64) { seqs = append(seqs, seq) })
+	*numbers = seqs
 	for _, seq := range seqs {
 		if err == nil && !seqset.Valid(seq) {
 			err = fmt.Errorf("read record: number %d is not one that is given out", seq)

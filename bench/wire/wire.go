@@ -7,12 +7,14 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // registers gzip for gRPC
+	"google.golang.org/grpc/mem"
 
 	"ingest-agent/segment"
 )
@@ -48,22 +50,23 @@ type RawCodec struct{}
 // Name is the content subtype.
 func (RawCodec) Name() string { return "proto" }
 
-// Marshal takes the bytes that v points to.
-func (RawCodec) Marshal(v any) ([]byte, error) {
+// Marshal takes the bytes that v points to. The transport may still read them after a call has ended, unless that ended by an answer.
+func (RawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	b, ok := v.(*[]byte)
 	if !ok {
 		return nil, fmt.Errorf("encode message: %T is not *[]byte", v)
 	}
-	return *b, nil
+	return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
 }
 
-// Unmarshal copies: the transport uses its buffer again.
-func (RawCodec) Unmarshal(data []byte, v any) error {
+// Unmarshal copies into what v points to: the transport uses its buffers again.
+func (RawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	b, ok := v.(*[]byte)
 	if !ok {
 		return fmt.Errorf("decode message: %T is not *[]byte", v)
 	}
-	*b = append((*b)[:0], data...)
+	*b = slices.Grow((*b)[:0], data.Len())[:data.Len()]
+	data.CopyTo(*b)
 	return nil
 }
 

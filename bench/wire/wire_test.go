@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 	"testing"
+
+	"google.golang.org/grpc/mem"
 )
 
 func TestCodingsAreInverse(t *testing.T) {
@@ -46,7 +48,7 @@ func TestCodingsAreInverse(t *testing.T) {
 func TestRawCodecKeepsItsOwnCopy(t *testing.T) {
 	wireBytes := []byte("message")
 	var got []byte
-	if err := (RawCodec{}).Unmarshal(wireBytes, &got); err != nil {
+	if err := (RawCodec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(wireBytes[:3]), mem.SliceBuffer(wireBytes[3:])}, &got); err != nil {
 		t.Fatal(err)
 	}
 	wireBytes[0] = 'X' // as the transport does when it uses its buffer again

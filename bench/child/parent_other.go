@@ -1,6 +1,6 @@
 //go:build !linux
 
-package kill
+package child
 
 import "os/exec"
 

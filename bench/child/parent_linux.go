@@ -1,4 +1,4 @@
-package kill
+package child
 
 import (
 	"os/exec"
