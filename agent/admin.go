@@ -13,7 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
+	"ingest-agent/recovery"
 	"ingest-agent/segment"
+	"ingest-agent/shipper"
 )
 
 const (
@@ -118,6 +120,13 @@ type State struct {
 	Lanes   map[string]LaneState `json:"lanes"`
 	// Orphans are lanes whose destination is not configured: their backlog stays.
 	Orphans []segment.LaneID `json:"orphans,omitempty"`
+	Bucket  *BucketState     `json:"bucket,omitempty"` // unset: it is inside the data directory
+}
+
+// BucketState says what is shipped and taken over.
+type BucketState struct {
+	Shipper  shipper.Stats   `json:"shipper"`
+	Recovery *recovery.Stats `json:"recovery,omitempty"` // unset: recovery.enabled is false
 }
 
 // SpaceState says how much of wal.max_bytes is in use.
@@ -138,6 +147,13 @@ func (a *Agent) State() State {
 		Version: a.o.Version, Node: a.cfg.Node, Owner: a.owner, Started: a.start, Ready: true,
 		Space: SpaceState{a.space.Used(), int64(a.cfg.WAL.MaxBytes)},
 		Lanes: map[string]LaneState{}, Orphans: a.lanes.orphan,
+	}
+	if s := a.shared; s != nil {
+		st.Bucket = &BucketState{Shipper: s.shipper.Stats()}
+		if s.recovery != nil {
+			rs := s.recovery.Stats()
+			st.Bucket.Recovery = &rs
+		}
 	}
 	if err := a.ready(); err != nil {
 		st.Ready, st.Cause = false, err.Error()

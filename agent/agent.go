@@ -3,8 +3,8 @@
 //
 // Guarantees: a start checks everything that can be checked before it opens a data file; its time and memory do not depend
 // on the backlog. A stop ends within shutdown.timeout, in order: not ready, listeners closed and requests in hand answered,
-// lanes drained while time allows, sealed, cursors saved. Every goroutine is joined. What is left is named in one log line and
-// delivered by the next start.
+// lanes drained while time allows, sealed, the rest shipped to the bucket, cursors saved. Every goroutine is joined. What is left
+// is named in one log line, and delivered by another node or by the next start.
 //
 // Assumes that one process uses a data directory at a time, which its lock file enforces. Commit points are those of package
 // segment; this package persists nothing of its own.
@@ -41,6 +41,9 @@ type Options struct {
 // Layout is where things are in a data directory.
 type Layout struct {
 	Lock, Lanes, Quarantine, Dead string
+	Shipped                       string // the shipper's note
+	Adopted                       string // the ledger of adopted records
+	Probe                         string // what a probe of the bucket has found
 }
 
 // LayoutOf returns the layout of a data directory.
@@ -50,6 +53,9 @@ func LayoutOf(dataDir string) Layout {
 		Lanes:      filepath.Join(dataDir, "lanes"),
 		Quarantine: filepath.Join(dataDir, "quarantine"),
 		Dead:       filepath.Join(dataDir, "dead"),
+		Shipped:    filepath.Join(dataDir, "shipped.json"),
+		Adopted:    filepath.Join(dataDir, "adopted.json"),
+		Probe:      filepath.Join(dataDir, "bucket-probe.json"),
 	}
 }
 
@@ -67,6 +73,8 @@ type Agent struct {
 	dead       *export.DeadLetters
 	dests      map[string]*destination
 	lanes      *laneSet
+	shared     *shared    // nil: the bucket is inside the data directory
+	archive    *archiving // nil: archive.enabled is false
 	receiver   *receiver.Receiver
 	admin      *admin
 	metrics    *metrics
@@ -85,9 +93,6 @@ type Addrs struct {
 // Start starts an agent. On an error everything that was opened is closed again.
 func Start(o Options) (*Agent, error) {
 	a := &Agent{o: o, cfg: o.Config, log: o.Log, owner: segment.OwnerID(ulid.Make()), start: time.Now()}
-	if err := checkBuilt(&a.cfg); err != nil {
-		return nil, err
-	}
 	if err := a.open(); err != nil {
 		return nil, errors.Join(err, a.release(context.Background()))
 	}
@@ -105,19 +110,20 @@ func (a *Agent) open() (err error) {
 	if a.dests, err = openDestinations(&a.cfg, a.o.Version, access); err != nil {
 		return err
 	}
+	if err := a.openShared(); err != nil {
+		return err
+	}
 	if a.lanes, err = openLanes(a); err != nil {
 		return err
 	}
-	a.startDrains()
-	return a.listen(access)
-}
-
-// checkBuilt refuses promises that this version cannot keep.
-func checkBuilt(c *config.Config) error {
-	if c.WAL.Ack == config.AckBucket {
-		return errors.New("start: wal.ack: bucket is not built yet; use disk or os")
+	if err := a.shared.settle(a.lanes.lanes()); err != nil {
+		return err
 	}
-	return nil
+	a.archive.add(a.lanes.lanes()...)
+	a.startDrains()
+	a.startShared()
+	a.startArchive()
+	return a.listen(access)
 }
 
 // openData locks the data directory and opens what lies beside the lanes.
@@ -217,7 +223,9 @@ func (a *Agent) startDrain(ctx context.Context, l *segment.Lane, p *parking) {
 		o.Limits = dest.parkedLimits
 	}
 	a.drains.Go(func() {
-		o.Run(ctx)
+		if a.shared.awaitHandedOver(ctx, id, a.cfg.Recovery.BootWait, a.log) {
+			o.Run(ctx)
+		}
 		if err := o.Source.Close(); err != nil {
 			a.log.Warn("source not closed", zap.Stringer("lane", id), zap.Error(err))
 		}
@@ -286,7 +294,13 @@ func (a *Agent) ready() error {
 	if a.stopping.Load() {
 		return &segment.RefusedError{Reason: segment.RefusedStopping}
 	}
-	return a.lanes.check()
+	if err := a.lanes.check(); err != nil {
+		return err
+	}
+	if a.cfg.WAL.Ack == config.AckBucket {
+		return a.shared.ready()
+	}
+	return nil
 }
 
 // Fatal yields an error when a listener fails. The agent should then be stopped.

@@ -57,7 +57,7 @@ func answerGRPC(t testing.TB, maxBytes int, answer func(body []byte) codes.Code)
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	srv := grpc.NewServer(grpc.ForceServerCodec(wire.RawCodec{}), grpc.MaxRecvMsgSize(maxBytes),
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(wire.RawCodec{}), grpc.MaxRecvMsgSize(maxBytes),
 		grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 			var body []byte
 			if err := s.RecvMsg(&body); err != nil {

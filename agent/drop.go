@@ -15,6 +15,7 @@ import (
 	"ingest-agent/agent/config"
 	"ingest-agent/segment"
 	"ingest-agent/segment/vfs"
+	"ingest-agent/shipper/archive"
 )
 
 // DropOptions say what is dropped.
@@ -50,6 +51,8 @@ func Drop(ctx context.Context, o DropOptions) (d *segment.Drop, err error) {
 		Space:      segment.NewSpace(spaceOptions(&o.Config)),
 		Quarantine: segment.NewQuarantine(vfs.OS(), at.Quarantine, segment.DefaultQuarantineBytes),
 		Settings:   laneSettings(&o.Config, len(found)),
+		// What waits for the archive stays, also of what is dropped: the next start archives it.
+		KeepExported: o.Config.Archive.Enabled && archive.Keeps(o.Lane),
 	})
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"ingest-agent/agent/receiver"
 	"ingest-agent/segment"
 	"ingest-agent/segment/vfs"
+	"ingest-agent/shipper/archive"
 )
 
 // laneSet holds the lanes of the data directory and says which lane a request belongs to.
@@ -28,6 +29,8 @@ type laneSet struct {
 	taking map[string][]*segment.Lane // destination -> shard -> lane
 	orphan []segment.LaneID           // whose destination is not configured; left as they are
 	routes *config.Live[routes]
+
+	await func(ctx context.Context, id segment.LaneID, at segment.Position) error // wal.ack: bucket; else nil
 }
 
 // routes says where a tenant's data goes.
@@ -58,6 +61,9 @@ func (r routes) destination(tenant string) string {
 // openLanes opens a lane for each destination and shard, and those that earlier settings left behind.
 func openLanes(a *Agent) (*laneSet, error) {
 	s := &laneSet{taking: map[string][]*segment.Lane{}, routes: config.NewLive(newRoutes(&a.cfg))}
+	if a.cfg.WAL.Ack == config.AckBucket {
+		s.await = a.shared.await
+	}
 	dir := LayoutOf(a.cfg.DataDir).Lanes
 	found, other, err := segment.ListLanes(vfs.OS(), dir)
 	if err != nil {
@@ -128,6 +134,8 @@ func openLane(a *Agent, id segment.LaneID, drainOnly bool) (*segment.Lane, error
 	return segment.OpenLane(segment.LaneOptions{
 		FS: vfs.OS(), Dir: LayoutOf(a.cfg.DataDir).Lanes, ID: id, Owner: a.owner, Space: a.space, Quarantine: a.quarantine,
 		Log: a.log, Settings: settings, Observe: a.metrics.lane(id), DrainOnly: drainOnly,
+		Remote: a.shared.remote(), Skip: a.shared.skipOf(id),
+		KeepExported: a.archive != nil && archive.Keeps(id),
 	})
 }
 
@@ -143,6 +151,7 @@ func (s *laneSet) openParked(a *Agent, id segment.LaneID) (*segment.Lane, error)
 	if err != nil {
 		return nil, err
 	}
+	a.shared.addLane(l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, l) // closed with the others, also if the stop has begun
@@ -169,8 +178,12 @@ func laneSettings(c *config.Config, lanes int) segment.Settings {
 		codec = segment.CodecZstd
 	}
 	most := int64(c.WAL.MaxBytes) / int64(segmentsPerLane*max(lanes, 1))
+	ack := segment.Ack(c.WAL.Ack)
+	if c.WAL.Ack == config.AckBucket {
+		ack = segment.AckDisk // first, then the bucket
+	}
 	return segment.Settings{
-		Ack:              segment.Ack(c.WAL.Ack),
+		Ack:              ack,
 		Codec:            codec,
 		SegmentSizeBytes: min(int64(c.WAL.SegmentSizeBytes), max(most, 4<<10)),
 		SegmentAge:       c.WAL.SegmentAge,
@@ -194,7 +207,14 @@ func (s *laneSet) Accept(ctx context.Context, r receiver.Request) error {
 	if r.Info.InvalidUTF8 {
 		f.Flags |= segment.FlagInvalidUTF8
 	}
-	return shards[sum%uint32(len(shards))].Append(ctx, &f)
+	l := shards[sum%uint32(len(shards))]
+	if err := l.Append(ctx, &f); err != nil {
+		return err
+	}
+	if s.await != nil {
+		return s.await(ctx, l.ID(), f.Position)
+	}
+	return nil
 }
 
 // check returns why some lane would refuse a request now, or nil.

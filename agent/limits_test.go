@@ -112,7 +112,7 @@ func (n *node) call(body []byte) *status.Status {
 	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
 	defer cancel()
 	var answer []byte
-	return status.Convert(conn.Invoke(ctx, wire.GRPCMethod(segment.Logs), &body, &answer, grpc.ForceCodec(wire.RawCodec{})))
+	return status.Convert(conn.Invoke(ctx, wire.GRPCMethod(segment.Logs), &body, &answer, grpc.ForceCodecV2(wire.RawCodec{})))
 }
 
 // checkRefused sends a request on both transports, which must be told to come again later.

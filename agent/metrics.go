@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"ingest-agent/objstore"
 	"ingest-agent/segment"
 )
 
@@ -18,6 +19,8 @@ type metrics struct {
 	refused  *prometheus.CounterVec
 	sync     *prometheus.HistogramVec
 	batch    *prometheus.HistogramVec
+	requests *prometheus.CounterVec
+	took     *prometheus.HistogramVec
 }
 
 const namespace = "ingest_agent"
@@ -37,8 +40,15 @@ func newMetrics(a *Agent) *metrics {
 			Namespace: namespace, Name: "wal_batch_frames", Help: "Requests made durable by one sync.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 14),
 		}, []string{"lane"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "bucket_requests_total", Help: "Calls to the bucket, by operation and outcome.",
+		}, []string{"operation", "outcome"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "bucket_request_seconds", Help: "Time of each call to the bucket.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		}, []string{"operation", "outcome"}),
 	}
-	m.registry.MustRegister(m.refused, m.sync, m.batch, ledgers{a},
+	m.registry.MustRegister(m.refused, m.sync, m.batch, m.requests, m.took, ledgers{a}, sharedMetrics{a}, archiveMetrics{a},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -49,6 +59,12 @@ func (m *metrics) Accepted(segment.Signal, string, int, int) {}
 // Refused implements receiver.Observer.
 func (m *metrics) Refused(signal segment.Signal, reason string) {
 	m.refused.WithLabelValues(signal.String(), reason).Inc()
+}
+
+// bucketRequest counts a call to the bucket.
+func (m *metrics) bucketRequest(op objstore.Op, outcome string, took time.Duration, _ int64) {
+	m.requests.WithLabelValues(string(op), outcome).Inc()
+	m.took.WithLabelValues(string(op), outcome).Observe(took.Seconds())
 }
 
 // lane returns the observer of one lane.
@@ -113,6 +129,9 @@ func (c ledgers) Collect(ch chan<- prometheus.Metric) {
 		sum.balance(k.destination, b)
 	}
 	sum.dead(c.a.dead.Totals())
+	if c.a.shared != nil {
+		sum.adopted(c.a.shared.adopted.totals())
+	}
 	sum.collect(ch)
 	c.quarantine(ch)
 }
@@ -128,23 +147,30 @@ func (c ledgers) quarantine(ch chan<- prometheus.Metric) {
 // sums adds up lanes by the labels of the counters.
 type sums struct {
 	accepted map[tenantKey][2]uint64 // records, bytes
-	out      map[outKey]*[5]uint64   // in the order of outNames
+	out      map[outKey]*[6]uint64   // in the order of outNames
 	lost     map[lostKey]uint64
 }
 
-func outNames() [5][2]string {
-	return [5][2]string{
+func outNames() [6][2]string {
+	return [6][2]string{
 		{"records_delivered_total", "Records that the destination took."},
 		{"records_rejected_total", "Records that the destination refused by partial success."},
 		{"records_dead_letter_total", "Records set aside since the destination refused them for good."},
 		{"records_resent_total", "Records sent again after an attempt that failed or whose answer was lost."},
-		{"records_adopted_total", "Records that came from elsewhere: also those that a crash left in a lane and in its parked lane."},
+		{"records_adopted_total", "Records that came from elsewhere: taken over from other owners, or left by a crash in a lane and in its parked lane."},
+		{"records_handed_over_total", "Records that others deliver, from the bucket."},
 	}
 }
 
 func newSums() *sums {
-	return &sums{accepted: map[tenantKey][2]uint64{}, out: map[outKey]*[5]uint64{}, lost: map[lostKey]uint64{}}
+	return &sums{accepted: map[tenantKey][2]uint64{}, out: map[outKey]*[6]uint64{}, lost: map[lostKey]uint64{}}
 }
+
+// The places of what came from elsewhere and of what others deliver in outNames.
+const (
+	adoptedOut    = 4
+	handedOverOut = 5
+)
 
 func (s *sums) add(id segment.LaneID, st *segment.Stats) {
 	for i, signal := range segment.Signals {
@@ -156,20 +182,37 @@ func (s *sums) add(id segment.LaneID, st *segment.Stats) {
 			have := s.accepted[k]
 			s.accepted[k] = [2]uint64{have[0] + a.Records[i], have[1] + a.Bytes[i]}
 		}
-		k := outKey{id.Destination, signal}
-		s.have(k)
-		for j, n := range []segment.Counts{st.Ledger.Delivered, st.Ledger.Rejected, st.Ledger.DeadLetter, st.Ledger.Resent} {
-			s.out[k][j] += n[i]
-		}
-		for cause, n := range st.Ledger.Lost {
-			s.lost[lostKey{k, cause}] += n[i]
+		s.ledger(outKey{id.Destination, signal}, &st.Ledger)
+	}
+}
+
+// ledger adds what became of records of one signal.
+func (s *sums) ledger(k outKey, l *segment.Ledger) {
+	i := k.signal.Index()
+	out := s.have(k)
+	for j, n := range []segment.Counts{l.Delivered, l.Rejected, l.DeadLetter, l.Resent} {
+		out[j] += n[i]
+	}
+	out[handedOverOut] += l.HandedOver[i]
+	for cause, n := range l.Lost {
+		s.lost[lostKey{k, cause}] += n[i]
+	}
+}
+
+// adopted adds what was taken over from other owners: as much as became of it.
+func (s *sums) adopted(all map[string]segment.Ledger) {
+	for name, l := range all {
+		for i, signal := range segment.Signals {
+			k := outKey{name, signal}
+			s.ledger(k, &l)
+			s.have(k)[adoptedOut] += l.Out()[i]
 		}
 	}
 }
 
-func (s *sums) have(k outKey) *[5]uint64 {
+func (s *sums) have(k outKey) *[6]uint64 {
 	if s.out[k] == nil {
-		s.out[k] = new([5]uint64)
+		s.out[k] = new([6]uint64)
 	}
 	return s.out[k]
 }
@@ -179,7 +222,7 @@ func (s *sums) balance(destination string, b moveBalance) {
 	for i, signal := range segment.Signals {
 		k := outKey{destination, signal}
 		if b[i] >= 0 {
-			s.have(k)[4] += uint64(b[i])
+			s.have(k)[adoptedOut] += uint64(b[i])
 		} else {
 			s.lost[lostKey{k, segment.LostCorrupt}] += uint64(-b[i])
 		}

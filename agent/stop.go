@@ -9,10 +9,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// Shares of shutdown.timeout. Each step gets what earlier ones left of theirs; the last is reserved for sealing and saving.
+// Shares of shutdown.timeout. Each step gets what earlier ones left of theirs; the last is reserved for saving.
 const (
-	listenersUntil = 0.4  // listeners closed, requests in hand answered
-	drainUntil     = 0.75 // lanes drained
+	listenersUntil   = 0.4  // listeners closed, requests in hand answered, what was adopted given back
+	drainUntil       = 0.75 // lanes drained
+	sharedDrainUntil = 0.55 // lanes drained, where what is left is shipped
+	shipUntil        = 0.92 // the rest shipped, the register retired
+	archiveUntil     = 0.96 // what is delivered archived
 	// pollInterval is how often a stop looks whether anything is pending.
 	pollInterval = 10 * time.Millisecond
 )
@@ -27,10 +30,24 @@ func (a *Agent) Stop(skipDrain <-chan struct{}) error {
 	a.log.Info("stopping", zap.Duration("timeout", timeout))
 
 	ctx, cancel := context.WithDeadline(context.Background(), at(listenersUntil))
-	err := a.stopReceiver(ctx)
+	claims := make(chan error, 1)
+	go func() { claims <- a.shared.stopClaims(ctx) }()
+	err := errors.Join(a.stopReceiver(ctx), <-claims)
 	cancel()
 	a.lanes.stop()
-	a.awaitDrained(at(drainUntil), skipDrain)
+	if a.shared == nil {
+		a.awaitDrained(at(drainUntil), skipDrain)
+	} else {
+		a.awaitDrained(at(sharedDrainUntil), skipDrain)
+	}
+	if a.shared != nil || a.archive != nil {
+		ctx, cancel = context.WithDeadline(context.Background(), at(shipUntil))
+		err = errors.Join(err, a.shipRest(ctx))
+		cancel()
+		ctx, cancel = context.WithDeadline(context.Background(), at(archiveUntil))
+		a.archive.stop(ctx)
+		cancel()
+	}
 
 	ctx, cancel = context.WithDeadline(context.Background(), at(1))
 	defer cancel()
@@ -69,6 +86,24 @@ func (a *Agent) awaitDrained(until time.Time, skip <-chan struct{}) {
 	}
 }
 
+// shipRest ends the drains, so that it is settled what is left, and ships that.
+func (a *Agent) shipRest(ctx context.Context) error {
+	a.endDrain()
+	ended := make(chan struct{})
+	go func() { // ends with them; the tail of the stop waits for them too
+		defer close(ended)
+		a.drains.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done(): // what they move still is shipped as it stands
+	}
+	if err := a.shared.ship(ctx); err != nil {
+		return fmt.Errorf("ship what is left: %w", err)
+	}
+	return nil
+}
+
 // release ends everything that is open, in order. It is the tail of a stop and of a start that failed. When ctx ends first,
 // what hangs (a disk that does not answer) is left to the end of the process and named.
 func (a *Agent) release(ctx context.Context) error {
@@ -93,6 +128,7 @@ func (a *Agent) closeAll(ctx context.Context) (err error) {
 		a.endDrain()
 	}
 	a.drains.Wait()
+	err = errors.Join(err, a.archive.close(), a.shared.close())
 	if a.lanes != nil {
 		err = errors.Join(err, a.lanes.close())
 	}

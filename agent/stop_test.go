@@ -114,7 +114,7 @@ func TestStartThatFailsClosesEverything(t *testing.T) {
 	}
 	_, err = tryStart(t, newConfig(t, dir, s.URL(), func(c *config.Config) { c.WAL.Ack = config.AckBucket }))
 	if err == nil || !strings.Contains(err.Error(), "wal.ack: bucket") {
-		t.Errorf("start with a promise that is not built: %v", err)
+		t.Errorf("start with a promise that cannot be kept: %v", err)
 	}
 	agenttest.Up(t, s)
 	n = start(t, newConfig(t, dir, s.URL()))

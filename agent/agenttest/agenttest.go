@@ -156,20 +156,21 @@ func (m Metrics) Sum(name string, labels ...string) uint64 {
 	return uint64(sum)
 }
 
-// Balance fails the test unless accepted = delivered + rejected + dead letter + lost + pending.
+// Balance fails the test unless accepted + adopted = delivered + rejected + dead letter + lost + handed over + pending.
 func (m Metrics) Balance(t testing.TB) {
 	t.Helper()
-	in := m.Sum("records_accepted_total")
+	in := m.Sum("records_accepted_total") + m.Sum("records_adopted_total")
 	var out uint64
 	terms := map[string]uint64{}
 	for _, name := range []string{
-		"records_delivered_total", "records_rejected_total", "records_dead_letter_total", "records_lost_total", "pending_records",
+		"records_delivered_total", "records_rejected_total", "records_dead_letter_total", "records_lost_total",
+		"records_handed_over_total", "pending_records",
 	} {
 		terms[name] = m.Sum(name)
 		out += terms[name]
 	}
 	if in != out {
-		t.Errorf("%d records were accepted, but the terms make %d: %v", in, out, terms)
+		t.Errorf("%d records were accepted or adopted, but the terms make %d: %v", in, out, terms)
 	}
 }
 

@@ -93,7 +93,7 @@ type Auth struct {
 type WAL struct {
 	Ack              Ack            `key:"ack" default:"disk" rule:"disk|bucket|os" help:"a success answer means: disk synced, also in the bucket, or in the page cache"`
 	Shards           int            `key:"shards" default:"2" rule:"1..64" help:"lanes per destination"`
-	SegmentSizeBytes Size           `key:"segment_size" default:"8MiB" rule:"4KiB..1GiB" help:"a segment is sealed at this size; an active one holds 1.6 times of it in memory"`
+	SegmentSizeBytes Size           `key:"segment_size" default:"8MiB" rule:"4KiB..1GiB" help:"a segment is sealed at this size"`
 	SegmentAge       time.Duration  `key:"segment_age" default:"30s" rule:"100ms..24h" help:"... or at this age"`
 	MaxBytes         Size           `key:"max_bytes" default:"8GiB" rule:"64KiB.." help:"disk space for all lanes together"`
 	MinFreeBytes     Size           `key:"min_free_bytes" default:"512MiB" rule:"0.." help:"free space of the volume that is never used"`

@@ -378,7 +378,7 @@ func TestIsSet(t *testing.T) {
 func TestAckByABucketOutside(t *testing.T) {
 	dir := t.TempDir()
 	c := mustParse(t, "wal: {ack: bucket}\nbucket: {url: 's3://abc'}\n")
-	if keys := Unbuilt(c); !reflect.DeepEqual(keys, []string{"bucket", "wal.ack: bucket"}) {
+	if keys := Unbuilt(c); len(keys) > 0 {
 		t.Errorf("got %v", keys)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "data", "in"), 0o700); err != nil {

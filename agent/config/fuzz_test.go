@@ -15,6 +15,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(fullFile)
 	f.Add("a: &a [*a]\n")
 	f.Add("destinations: &d {default: &e {type: file, endpoint: '${env:S}', headers: *d, retry: *e}}\n")
+	f.Add("\"0\\n0\": 1\n") // an unknown key of two lines
+	f.Add("destinations: {\"a\\nb\": {type: nothing, \"c\\u2028d\": 1}}\ntenants: {\"e\\rf\": {g: 1}}\n")
 	f.Add("? {a: b}\n: c\n--- \n...\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		const secret = "hush-7f2a"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Problem is one mistake in a configuration.
@@ -20,7 +21,7 @@ func (p Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.Where + ": ")
 	if p.Key != "" {
-		b.WriteString(p.Key + ": ")
+		b.WriteString(showKey(p.Key) + ": ")
 	}
 	b.WriteString(p.What)
 	if p.Allowed != "" {
@@ -50,6 +51,14 @@ func show(text string) string {
 		text = text[:maxShownBytes] + "..."
 	}
 	return fmt.Sprintf("%q", text)
+}
+
+// showKey is a key for a message, as it was written if that leaves the message on its one line.
+func showKey(key string) string {
+	if len(key) <= 2*maxShownBytes && !strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return key
+	}
+	return show(key)
 }
 
 // allowedNames says which names are allowed, and which of them text may have been meant to be.

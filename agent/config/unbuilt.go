@@ -2,7 +2,7 @@ package config
 
 // unbuilt lists the keys that are accepted and checked but have no effect yet. Whoever builds a part takes its line out.
 func unbuilt() []string {
-	return []string{"bucket", "shipper", "archive", "recovery", "jobs"}
+	return []string{"jobs"}
 }
 
 // Unbuilt returns the keys that were set in c but have no effect yet, for one line each in the log.
@@ -15,9 +15,6 @@ func Unbuilt(c Config) []string {
 	}
 	if c.WAL.OnFull == OnFullDropOldest {
 		keys = append(keys, "wal.on_full: drop_oldest")
-	}
-	if c.WAL.Ack == AckBucket {
-		keys = append(keys, "wal.ack: bucket")
 	}
 	return keys
 }

@@ -82,7 +82,7 @@ func newGRPCSink(o Options) (*grpcSink, error) {
 		s.retry = append(s.retry, codes.Code(code))
 	}
 	compressed := o.Compression == CompressionGzip || o.Compression == CompressionZstd
-	s.options = []grpc.CallOption{grpc.ForceCodecV2(rawCodec{copyBodies: !compressed})}
+	s.options = []grpc.CallOption{grpc.ForceCodecV2(rawCodec{})}
 	if compressed {
 		s.options = append(s.options, grpc.UseCompressor(string(o.Compression)))
 	}
@@ -244,27 +244,21 @@ func (s *grpcSink) Close() error {
 	return nil
 }
 
-// rawCodec sends the frames' bodies as they are and hands out the answer's bytes.
-type rawCodec struct {
-	// copyBodies is needed unless the transport compresses: it may hold on to what it sends after a call has ended.
-	copyBodies bool
-}
+// rawCodec sends the frames' bodies as they are and hands out the answer's bytes. The transport may hold on to what it sends
+// after a call has ended: bodies are never written again (segment.Frame), so that no copy is needed.
+type rawCodec struct{}
 
 var _ encoding.CodecV2 = rawCodec{}
 
 // Marshal takes a *segment.Request.
-func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	r, ok := v.(*segment.Request)
 	if !ok {
 		return nil, fmt.Errorf("encode %T: not a request", v)
 	}
-	buffers := make(mem.BufferSlice, 0, len(r.Frames))
+	buffers := make(mem.BufferSlice, len(r.Frames))
 	for i := range r.Frames {
-		if c.copyBodies {
-			buffers = append(buffers, mem.Copy(r.Frames[i].Body, mem.DefaultBufferPool()))
-		} else {
-			buffers = append(buffers, mem.SliceBuffer(r.Frames[i].Body))
-		}
+		buffers[i] = mem.SliceBuffer(r.Frames[i].Body)
 	}
 	return buffers, nil
 }

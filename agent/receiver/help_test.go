@@ -105,7 +105,7 @@ func testSettings() Settings {
 }
 
 // start runs a receiver until the end of the test, and checks then that it leaves no goroutine.
-func start(t *testing.T, change func(o *Options)) *running {
+func start(t testing.TB, change func(o *Options)) *running {
 	t.Helper()
 	before := serverGoroutines()
 	run := &running{keep: new(keep), tally: newTally()}
@@ -173,7 +173,7 @@ func serverGoroutines() int {
 	return n
 }
 
-func (run *running) client(t *testing.T, opts ...grpc.DialOption) *grpc.ClientConn {
+func (run *running) client(t testing.TB, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(run.grpc, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
@@ -211,7 +211,7 @@ type answer struct {
 }
 
 // send makes one HTTP request; headers are "name: value".
-func (run *running) send(t *testing.T, method, path string, body io.Reader, headers ...string) answer {
+func (run *running) send(t testing.TB, method, path string, body io.Reader, headers ...string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, run.url+path, body)
 	if err != nil {

@@ -124,6 +124,8 @@ func storeRefusal(e *segment.RefusedError) *refusal {
 		r.after = 0
 	case segment.RefusedStopping:
 		r.text = "the agent is stopping"
+	case segment.RefusedBucket:
+		r.text = "the shared storage does not answer"
 	default: // RefusedSync, and what may come
 		r.text = "the request cannot be stored at the moment"
 	}

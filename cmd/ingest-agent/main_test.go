@@ -94,9 +94,9 @@ type fullDisk struct{}
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space") }
 
 func TestConfigCheck(t *testing.T) {
-	good := writeFile(t, "wal: {shards: 3}\nshipper: {after: 1s}\n")
+	good := writeFile(t, "wal: {shards: 3}\njobs: {workers: 1}\n")
 	code, stdout, stderr := execute(t, "config", "check", good)
-	if want := good + ": good\n" + good + ": shipper has no effect yet\n"; code != exitDone || stdout != want || stderr != "" {
+	if want := good + ": good\n" + good + ": jobs has no effect yet\n"; code != exitDone || stdout != want || stderr != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	bad := writeFile(t, "wal: {shards: 0}\nlog: {levl: info}\n")

@@ -19,6 +19,7 @@ func newRoot() *cobra.Command {
 		newRun(),
 		newInspect(),
 		newVerify(),
+		newRecover(),
 		newReplay(),
 		newDrop(),
 		newVersion(),
