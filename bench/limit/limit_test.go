@@ -123,7 +123,7 @@ func TestSummaryComparesWithinRounds(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	var out strings.Builder
-	if err := Print(&out, []Comparison{c}); err != nil || !strings.Contains(out.String(), "50 %") {
+	if err := Print(&out, []Comparison{c}); err != nil || !strings.Contains(out.String(), "goal: lane at least 75 % of bare with batches of 1024 KiB: 50 %, not met") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if m := median([]float64{4, 1, 3, 2}); m != 2.5 {

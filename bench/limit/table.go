@@ -42,6 +42,12 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
+// goalSizeBytes and goal are what the append path should reach of the bare loop at which size of batches.
+const (
+	goalSizeBytes = 1 << 20
+	goal          = 0.75
+)
+
 // Print writes one table with a line for each batch size and side.
 func Print(out io.Writer, all []Comparison) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -55,6 +61,19 @@ func Print(out io.Writer, all []Comparison) error {
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print comparison: %w", err)
+	}
+	for _, c := range all {
+		for _, s := range c.Summaries()[1:] {
+			if c.SizeBytes != goalSizeBytes {
+				continue
+			}
+			met := "met"
+			if s.Ratio < goal {
+				met = "not met"
+			}
+			fmt.Fprintf(out, "goal: %s at least %.0f %% of %s with batches of %d KiB: %.0f %%, %s\n",
+				s.Side, 100*goal, c.Sides[0], goalSizeBytes>>10, 100*s.Ratio, met)
+		}
 	}
 	return nil
 }
