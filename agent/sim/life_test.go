@@ -354,6 +354,8 @@ func (l *life) drainOwn(ctx context.Context, one *lane, held bool, rng *rand.Ran
 		defer timer.Stop()
 		select {
 		case <-l.ship.HandedOver():
+			// The shipper goes on at the same instant, and what it ships next depends on what the drain has passed.
+			_ = l.p.Sleep(ctx, 1+time.Duration(rng.IntN(1000)))
 		case <-timer.C:
 			l.w.happened("waited in vain for the hand-over")
 			l.mu.Lock()

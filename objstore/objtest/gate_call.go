@@ -67,10 +67,24 @@ func (p *Process) park(ctx context.Context, op objstore.Op, key string, writes b
 		return a.value, a.err
 	case <-ctx.Done():
 		g.abandon(c)
+		c.settle()
 		return nil, fmt.Errorf("%s %s: %w: %w", op, key, objstore.ErrUnknown, ctx.Err())
 	case <-p.ctx.Done():
 		g.abandon(c)
 		return nil, fmt.Errorf("%s %s: process was killed: %w", op, key, objstore.ErrUnknown)
+	}
+}
+
+// settle waits a little after the end of a call's time, each call for another while. Times are parts of one time, so that a call's
+// and its lease's often end at the same moment: what the end of one does is done before the caller of the other goes on.
+func (c *call) settle() {
+	h := fnv.New64a()
+	fmt.Fprint(h, c.process.name, c.op, c.key)
+	timer := time.NewTimer(1 + time.Duration(h.Sum64()%uint64(time.Microsecond)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.process.ctx.Done():
 	}
 }
 
