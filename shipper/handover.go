@@ -201,13 +201,29 @@ func (s *Shipper) exportedOf(e earlierID) map[segment.LaneID]owner.Progress {
 
 // noteTaken says durably up to where frames are others' duty, and then makes the drains skip them.
 func (s *Shipper) noteTaken(taken map[segment.LaneID]segment.Position, change func(*noteData)) error {
+	return s.changeNote(func(d *noteData) {
+		change(d)
+		for id, to := range taken {
+			d.Skip[id] = latest(d.Skip[id], to)
+		}
+	}, func(d *noteData) {
+		s.earlier, s.skip = d.Earlier, d.Skip
+		for id, to := range taken {
+			if t := s.lanes[id]; t != nil {
+				t.lane.Skip(to)
+				t.glance()
+				t.hand = nil // it was chosen before, and nothing of it was put under the present id
+			}
+		}
+	})
+}
+
+// changeNote changes the note durably, and then takes what it says over. done is called with s.mu held.
+func (s *Shipper) changeNote(change, done func(*noteData)) error {
 	s.noteMu.Lock()
 	defer s.noteMu.Unlock()
 	d := s.note.data.clone()
 	change(&d)
-	for id, to := range taken {
-		d.Skip[id] = latest(d.Skip[id], to)
-	}
 	s.mu.Lock()
 	s.prune(&d)
 	s.mu.Unlock()
@@ -216,14 +232,7 @@ func (s *Shipper) noteTaken(taken map[segment.LaneID]segment.Position, change fu
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.earlier, s.skip = d.Earlier, d.Skip
-	for id, to := range taken {
-		if t := s.lanes[id]; t != nil {
-			t.lane.Skip(to)
-			t.glance()
-			t.hand = nil // it was chosen before, and nothing of it was put under the present id
-		}
-	}
+	done(&d)
 	return nil
 }
 

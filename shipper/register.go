@@ -83,28 +83,19 @@ func (s *Shipper) holed(objects []*object) bool {
 
 // noteLanes says durably that lanes may have been shipped under the present id, and counts them as named.
 func (s *Shipper) noteLanes(add []segment.LaneID) error {
-	s.noteMu.Lock()
-	defer s.noteMu.Unlock()
-	d := s.note.data.clone()
-	d.Owner = s.id
-	for _, id := range add {
-		if !slices.Contains(d.Lanes, id) {
-			d.Lanes = append(d.Lanes, id)
+	return s.changeNote(func(d *noteData) {
+		d.Owner = s.id
+		for _, id := range add {
+			if !slices.Contains(d.Lanes, id) {
+				d.Lanes = append(d.Lanes, id)
+			}
 		}
-	}
-	slices.SortFunc(d.Lanes, segment.LaneID.Compare)
-	s.mu.Lock()
-	s.prune(&d)
-	s.mu.Unlock()
-	if err := s.note.replace(d); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, id := range add {
-		s.lanes[id].named = true
-	}
-	return nil
+		slices.SortFunc(d.Lanes, segment.LaneID.Compare)
+	}, func(*noteData) {
+		for _, id := range add {
+			s.lanes[id].named = true
+		}
+	})
 }
 
 // acquire begins the register, or takes it up again from idle. A register of ours that another has taken over is for signOff.
