@@ -49,7 +49,7 @@ func TestClaimIsMadeOnWhatWasJudged(t *testing.T) {
 		d.name()
 		pass(2 * testStale)
 		beats := 0
-		b.hook(func(ctx context.Context, op objstore.Op, key string) error {
+		b.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.HasPrefix(key, objstore.OwnersPrefix) {
 				beats++
 				return d.lease.Renew(ctx, nil)
@@ -104,7 +104,7 @@ func TestBucketTroubleGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, dest := newStore(t), newDestination()
 		d := gone(t, b, id(1), lane0, 5, 4)
-		b.hook(func(_ context.Context, op objstore.Op, key string) error {
+		b.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpGet && slices.Contains(d.objects[lane0][2:], key) {
 				return objstore.ErrDenied
 			}
@@ -116,7 +116,7 @@ func TestBucketTroubleGivesBack(t *testing.T) {
 		if s, body := d.seen(); s.State != owner.Adopted || s.Holder != "" || body.Lanes[lane0].Exported != at(2, 5) {
 			t.Errorf("given back as %s, %+v", &s, body.Lanes[lane0])
 		}
-		b.hook(nil)
+		b.Fail(nil)
 		passUntil(t, 10*testStale, func() bool { return d.state() == owner.Drained })
 		d.wantDrained()
 	})
@@ -153,17 +153,17 @@ func TestLanesAreStreamed(t *testing.T) {
 		big.name()
 		big.retire()
 		dest.set(true)
-		b.forget()
+		b.Forget()
 		n := run(options(b, "a", dest))
 		defer n.kill()
 		pass(testStale / 2)
-		reads := count(b.forget(), "get segments/"+big.id.String())
+		reads := count(b.Forget(), "get segments/"+big.id.String())
 		if reads < 2 || reads > 6 {
 			t.Errorf("%d objects of 1 MiB were read while the destination is down, with a window of 4 MiB", reads)
 		}
 		dest.set(false)
 		passUntil(t, 10*testStale, func() bool { return d.state() == owner.Drained && big.state() == owner.Drained })
-		if most := b.most["get segments"]; most > 2 {
+		if most := b.Most(objstore.OpGet, "segments"); most > 2 {
 			t.Errorf("%d objects were read at once by two adoptions", most)
 		}
 		big.wantDrained()
@@ -208,7 +208,7 @@ func TestStopWhileTheBucketHangs(t *testing.T) {
 		dest.set(true)
 		n := run(options(b, "a", dest))
 		pass(testScan)
-		b.hook(func(ctx context.Context, _ objstore.Op, _ string) error { return delay(ctx, time.Hour) })
+		b.Fail(func(ctx context.Context, _ objstore.Op, _ string) error { return delay(ctx, time.Hour) })
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		begin := time.Now()
@@ -261,7 +261,7 @@ func TestAdopterWithoutTheBucketStops(t *testing.T) {
 		defer n.kill()
 		pass(testScan / 2)
 		cutAt := time.Now()
-		mine.hook(func(_ context.Context, op objstore.Op, key string) error {
+		mine.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut {
 				return objstore.ErrUnknown
 			}
@@ -329,9 +329,9 @@ func TestUnknownDestinationStays(t *testing.T) {
 		defer m.kill()
 		passUntil(t, testScan, func() bool { s, _ := d.seen(); return s.State == owner.Adopted && s.Holder == "" })
 		pass(2 * testScan)
-		b.forget()
+		b.Forget()
 		pass(30 * time.Minute)
-		calls := b.forget()
+		calls := b.Forget()
 		if puts, lists := count(calls, "put owners/"), count(calls, "list "+objstore.OwnerPrefix(d.id.String())); puts > 0 || lists > 2 {
 			t.Errorf("in half an hour that changed nothing: %d writes of the register, %d listings of the owner", puts, lists)
 		}
@@ -377,11 +377,11 @@ func TestNothingIsWrittenToAWeakBucket(t *testing.T) {
 		o.Probe = func(context.Context) (objstore.ProbeResult, error) {
 			return objstore.ProbeResult{Found: "overwritten"}, nil
 		}
-		b.forget()
+		b.Forget()
 		n := run(o)
 		defer n.kill()
 		pass(5 * testStale)
-		if calls := b.forget(); count(calls, "put ")+count(calls, "delete ") > 0 || d.state() != owner.Retired {
+		if calls := b.Forget(); count(calls, "put ")+count(calls, "delete ") > 0 || d.state() != owner.Retired {
 			t.Errorf("calls %v", calls)
 		}
 		if n.Stats().Refused == "" {

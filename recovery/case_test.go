@@ -35,7 +35,7 @@ func TestCase70(t *testing.T) {
 				o.Log = zap.New(logs)
 				other := lease.New(lease.Options{Bucket: b.Bucket, Key: scanKey, Holder: id(99).String(), Node: "other", StaleAfter: testStale})
 				tries := 0
-				b.hook(func(ctx context.Context, op objstore.Op, key string) error {
+				b.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 					if op != objstore.OpPut || key != scanKey {
 						return nil
 					}
@@ -81,7 +81,7 @@ func TestCase74(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		for i := range claimers {
 			b := view(mem)
-			b.hook(func(ctx context.Context, op objstore.Op, _ string) error {
+			b.Fail(func(ctx context.Context, op objstore.Op, _ string) error {
 				mu.Lock()
 				d, conflict := time.Duration(rng.Int64N(int64(300*time.Millisecond))), op == objstore.OpPut && rng.IntN(5) == 0
 				mu.Unlock()
@@ -128,7 +128,7 @@ func TestCase77(t *testing.T) {
 				d := gone(t, b, id(1), lane0, 5, 4)
 				third := d.objects[lane0][2]
 				if late {
-					b.hook(func(ctx context.Context, op objstore.Op, key string) error {
+					b.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 						if op == objstore.OpGet && key == third {
 							return b.Bucket.Delete(ctx, key)
 						}
@@ -208,7 +208,7 @@ func oneSlowOf100(t *testing.T, answers time.Duration) {
 			all = append(all, d)
 		}
 		slow := all[42]
-		b.hook(func(ctx context.Context, _ objstore.Op, key string) error {
+		b.Fail(func(ctx context.Context, _ objstore.Op, key string) error {
 			if strings.Contains(key, slow.id.String()) {
 				return delay(ctx, answers)
 			}
@@ -226,7 +226,7 @@ func oneSlowOf100(t *testing.T, answers time.Duration) {
 		}
 		took := passUntil(t, testStale+2*testScan, claimed)
 		t.Logf("claimed after %s; stale after %s, a poll in %s", took, testStale, testScan)
-		b.hook(nil)
+		b.Fail(nil)
 		passUntil(t, 20*testStale, func() bool { return slow.state() == owner.Drained })
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"ingest-agent/objstore"
 	"ingest-agent/objstore/lease"
 	"ingest-agent/objstore/memory"
+	"ingest-agent/objstore/objtest"
 	"ingest-agent/recovery"
 	"ingest-agent/recovery/owner"
 	"ingest-agent/segment"
@@ -38,15 +38,11 @@ func id(n uint64) segment.OwnerID {
 	return segment.OwnerID(u)
 }
 
-// store is a bucket in memory that notes its calls, and fails or waits as it is told.
+// store is a bucket as one node reaches it, with an eye on what is deleted.
 type store struct {
-	*memory.Bucket
-	mu     sync.Mutex
-	calls  []string
-	now    map[string]int // calls under way, by operation and first element
-	most   map[string]int
-	before func(ctx context.Context, op objstore.Op, key string) error // an error: the call is not done
-	early  []string                                                    // objects that were deleted before a register covered it
+	*objtest.Faulty
+	mu    sync.Mutex
+	early []string // objects that were to be deleted before a register covered it
 }
 
 func newStore(t *testing.T) *store {
@@ -59,67 +55,15 @@ func newStore(t *testing.T) *store {
 	return s
 }
 
-// view is a bucket as one node reaches it.
-func view(b *memory.Bucket) *store {
-	return &store{Bucket: b, now: map[string]int{}, most: map[string]int{}}
-}
-
-func (s *store) hook(before func(ctx context.Context, op objstore.Op, key string) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.before = before
-}
-
-// forget returns the calls since the last time.
-func (s *store) forget() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	calls := s.calls
-	s.calls = nil
-	return calls
-}
-
-func (s *store) do(ctx context.Context, op objstore.Op, key string, call func() error) error {
-	first, _, _ := strings.Cut(key, "/")
-	kind := string(op) + " " + first
-	s.mu.Lock()
-	s.calls = append(s.calls, string(op)+" "+key)
-	s.now[kind]++
-	s.most[kind] = max(s.most[kind], s.now[kind])
-	before := s.before
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.now[kind]--
-		s.mu.Unlock()
-	}()
-	if before != nil {
-		if err := before(ctx, op, key); err != nil {
-			return err
-		}
-	}
-	return call()
-}
-
-func (s *store) Get(ctx context.Context, key string, o objstore.GetOptions) (obj *objstore.Object, err error) {
-	err = s.do(ctx, objstore.OpGet, key, func() error { obj, err = s.Bucket.Get(ctx, key, o); return err })
-	return obj, err
-}
-
-func (s *store) Put(ctx context.Context, key string, body io.ReadSeeker, c objstore.Condition) (r objstore.PutResult, err error) {
-	err = s.do(ctx, objstore.OpPut, key, func() error { r, err = s.Bucket.Put(ctx, key, body, c); return err })
-	return r, err
-}
+func view(b *memory.Bucket) *store { return &store{Faulty: objtest.NewFaulty(b)} }
 
 func (s *store) Delete(ctx context.Context, key string) error {
-	return s.do(ctx, objstore.OpDelete, key, func() error {
-		if !s.covered(key) {
-			s.mu.Lock()
-			s.early = append(s.early, key)
-			s.mu.Unlock()
-		}
-		return s.Bucket.Delete(ctx, key)
-	})
+	if !s.covered(key) {
+		s.mu.Lock()
+		s.early = append(s.early, key)
+		s.mu.Unlock()
+	}
+	return s.Faulty.Delete(ctx, key)
 }
 
 // covered says whether an object may go by what its owner's register says now.
@@ -144,11 +88,6 @@ func (s *store) covered(key string) bool {
 	}
 	end := segment.Position{Seq: segment.Seq(o.Seq), Entry: segment.Entry(o.Last) + 1}
 	return !l.Exported.Before(end) || body.SignedOff && !l.Owes()
-}
-
-func (s *store) List(ctx context.Context, o objstore.ListOptions) (p *objstore.Page, err error) {
-	err = s.do(ctx, objstore.OpList, o.Prefix, func() error { p, err = s.Bucket.List(ctx, o); return err })
-	return p, err
 }
 
 // delay waits as a slow store does.

@@ -47,7 +47,7 @@ func TestHealthyNodeReadsTheListOnly(t *testing.T) {
 		n := run(options(mine, "b", dest))
 		defer n.kill()
 		pass(time.Hour)
-		calls := mine.forget()
+		calls := mine.Forget()
 		if reads := count(calls, "get "+scanKey); reads != len(calls) || reads < 120 || reads > 140 {
 			t.Errorf("%d calls in an hour, %d of them for the list", len(calls), reads)
 		}
@@ -66,7 +66,7 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 			idle(t, b.Bucket, id(i+1))
 		}
 		lag := newDead(t, b.Bucket, id(2000), lane0)
-		b.hook(func(ctx context.Context, op objstore.Op, key string) error {
+		b.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpGet && strings.HasPrefix(key, objstore.OwnersPrefix) {
 				return delay(ctx, 50*time.Millisecond)
 			}
@@ -75,11 +75,11 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 		n := run(options(b, "a", dest))
 		defer n.kill()
 		pass(testScan / 2)
-		calls := b.forget()
+		calls := b.Forget()
 		if reads, lists := count(calls, "get owners/"), count(calls, "list "); reads != 1201 || lists > 5 {
 			t.Errorf("the first scan read %d registers with %d pages", reads, lists)
 		}
-		if most := b.most["get owners"]; most != 16 {
+		if most := b.Most(objstore.OpGet, "owners"); most != 16 {
 			t.Errorf("%d registers at a time", most)
 		}
 		before := n.Stats().Scans
@@ -90,7 +90,7 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 			pass(testScan)
 		}
 		scans := int(n.Stats().Scans - before)
-		calls = b.forget()
+		calls = b.Forget()
 		if reads := count(calls, "get owners/"); reads < 19 || reads > 21 {
 			t.Errorf("%d reads of registers in %d scans, of which one beats", reads, scans)
 		}
@@ -137,7 +137,7 @@ func TestWhoDoesNotSeeGivesTheScanAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, dest := newStore(t), newDestination()
 		blind := view(b.Bucket)
-		blind.hook(func(_ context.Context, op objstore.Op, _ string) error {
+		blind.Fail(func(_ context.Context, op objstore.Op, _ string) error {
 			if op == objstore.OpList {
 				return objstore.ErrDenied
 			}
@@ -278,7 +278,7 @@ func TestUnreadableRegisterIsLeftAlone(t *testing.T) {
 		n := run(options(b, "a", dest))
 		defer n.kill()
 		pass(10 * testScan)
-		if reads := count(b.forget(), "get "+key); reads != 1 {
+		if reads := count(b.Forget(), "get "+key); reads != 1 {
 			t.Errorf("%d reads of a register that nobody here can read", reads)
 		}
 		d.wantDrained()

@@ -242,7 +242,7 @@ func TestMissingIsNotBelievedWithoutTheRegister(t *testing.T) {
 				var items []segment.Item
 				o := options(b, "a", nil)
 				o.Drain = collect(&items)
-				b.hook(func(ctx context.Context, op objstore.Op, key string) error {
+				b.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 					if listed && (op != objstore.OpGet || key != second) ||
 						!listed && (op != objstore.OpList || key != objstore.LanePrefix(d.id.String(), lane0.String())) {
 						return nil

@@ -11,6 +11,7 @@ import (
 
 	"ingest-agent/objstore"
 	"ingest-agent/objstore/lease"
+	"ingest-agent/objstore/objtest"
 	"ingest-agent/recovery/owner"
 	"ingest-agent/segment"
 	"ingest-agent/segment/vfs"
@@ -38,7 +39,7 @@ func TestStartHandsOver(t *testing.T) {
 				n.mustDrain(laneA, 1, "1")
 				old, later := n.id, []string{"4", "5"}
 				if end != "stop of all" {
-					s.fail(func(_ context.Context, op objstore.Op, key string) error {
+					s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 						if op == objstore.OpPut && strings.HasPrefix(key, "segments/") {
 							return objstore.ErrUnknown
 						}
@@ -53,7 +54,7 @@ func TestStartHandsOver(t *testing.T) {
 				} else if err := n.stop(20 * time.Second); (err == nil) != (end == "stop of all") {
 					t.Error(err)
 				}
-				s.fail(nil)
+				s.Fail(nil)
 				n.open()
 				if held := n.ship.Held(); !slices.Equal(held, []segment.LaneID{laneA}) {
 					t.Errorf("held: %v", held)
@@ -95,7 +96,7 @@ func TestNothingIsShippedBeforeTheHandOver(t *testing.T) {
 		pass(2 * testAfter)
 		old := n.id
 		n.crash()
-		s.fail(func(_ context.Context, _ objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, _ objstore.Op, key string) error {
 			if strings.Contains(key, old.String()) {
 				return objstore.ErrUnknown
 			}
@@ -103,9 +104,9 @@ func TestNothingIsShippedBeforeTheHandOver(t *testing.T) {
 		})
 		n.start()
 		n.add(laneB, "2")
-		s.forget()
+		s.Forget()
 		pass(time.Hour)
-		if puts := with(s.forget(), "put"); len(puts) > 0 || isHanded(n) {
+		if puts := with(s.Forget(), "put"); len(puts) > 0 || isHanded(n) {
 			t.Errorf("before the hand-over: %q", puts)
 		}
 		if _, err := n.ship.Fetch(t.Context(), laneA, segment.Start, segment.Position{Seq: 2, Entry: 1}); err == nil {
@@ -116,7 +117,7 @@ func TestNothingIsShippedBeforeTheHandOver(t *testing.T) {
 		n.start()
 		at := n.add(laneA, "3")
 		n.crash()
-		s.fail(nil)
+		s.Fail(nil)
 		n.start()
 		pass(time.Minute)
 		if _, body := s.register(t, old); !body.SignedOff || at.Before(body.Lanes[laneA].End()) {
@@ -205,18 +206,18 @@ func cloned(t *testing.T, again bool) {
 		}
 		if again {
 			// The copy's first start cannot reach the bucket. What it appends is not the old id's for all that.
-			s.fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
+			s.Fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
 			clone.start()
 			clone.add(laneA, "c0")
 			clone.crash()
-			s.fail(nil)
+			s.Fail(nil)
 			first = []string{"c0"}
 		}
 		n.add(laneA, "3", "4", "5", "6", "7") // in the same segment, and in ones that the copy uses for its own
 		pass(2 * testAfter)
 		old := n.id
 		if !again { // it cannot hand over before boot_wait is over
-			s.fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
+			s.Fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
 		}
 		clone.start()
 		clone.add(laneA, "c1", "c2")
@@ -225,7 +226,7 @@ func cloned(t *testing.T, again bool) {
 			clone.mustDrain(laneA, 0, append(first, "c1", "c2")...)
 		} else {
 			clone.mustDrain(laneA, 0, "1", "2", "c1", "c2")
-			s.fail(nil)
+			s.Fail(nil)
 			pass(time.Second)
 		}
 		_, body := s.register(t, old)
@@ -261,7 +262,7 @@ func TestCase73Fenced(t *testing.T) {
 				var paused atomic.Bool
 				paused.Store(true)
 				resume := make(chan struct{})
-				s.fail(func(ctx context.Context, _ objstore.Op, _ string) error {
+				s.Fail(func(ctx context.Context, _ objstore.Op, _ string) error {
 					if !paused.Load() {
 						return nil
 					}
@@ -279,7 +280,7 @@ func TestCase73Fenced(t *testing.T) {
 					t.Fatal(err)
 				}
 				before := s.keys(t, "segments/"+old.String())
-				s.forget()
+				s.Forget()
 				if restart {
 					n.crash()
 				}
@@ -290,7 +291,7 @@ func TestCase73Fenced(t *testing.T) {
 				}
 				n.ship.Wake()
 				pass(testStale)
-				for _, c := range s.forget() {
+				for _, c := range s.Forget() {
 					if strings.HasPrefix(c, "put segments/"+old.String()) || strings.HasPrefix(c, "delete segments/"+old.String()) {
 						t.Errorf("a fenced owner does %q", c)
 					}
@@ -341,9 +342,9 @@ func TestSignOffIsRepeatableFault(t *testing.T) {
 			old := n.id
 			s.adopt(t, old)
 			broken.Store(true)
-			s.fail(func(context.Context, objstore.Op, string) error {
+			s.Fail(func(context.Context, objstore.Op, string) error {
 				if next() {
-					return errLost
+					return objtest.ErrAnswerLost
 				}
 				return nil
 			})

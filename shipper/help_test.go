@@ -17,6 +17,7 @@ import (
 	"ingest-agent/objstore"
 	"ingest-agent/objstore/lease"
 	"ingest-agent/objstore/memory"
+	"ingest-agent/objstore/objtest"
 	"ingest-agent/recovery/owner"
 	"ingest-agent/segment"
 	"ingest-agent/segment/vfs"
@@ -31,70 +32,10 @@ const (
 	notePath  = "/data/shipped.json"
 )
 
-// store is a bucket in memory that notes its calls, and fails as it is told.
-type store struct {
-	*memory.Bucket
-	mu    sync.Mutex
-	calls []string
-	// fault is asked before each call; an error that is errLost is returned after the call was done.
-	fault func(ctx context.Context, op objstore.Op, key string) error
-}
+// store is the bucket of a node.
+type store struct{ *objtest.Faulty }
 
-var errLost = fmt.Errorf("answer lost: %w", objstore.ErrUnknown)
-
-func newStore() *store { return &store{Bucket: memory.New()} }
-
-func (s *store) fail(f func(ctx context.Context, op objstore.Op, key string) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fault = f
-}
-
-// forget returns the calls since the last time, as "put segments/…".
-func (s *store) forget() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	calls := s.calls
-	s.calls = nil
-	return calls
-}
-
-func (s *store) do(ctx context.Context, op objstore.Op, key string, call func() error) error {
-	s.mu.Lock()
-	s.calls = append(s.calls, string(op)+" "+key)
-	fault := s.fault
-	s.mu.Unlock()
-	var err error
-	if fault != nil {
-		err = fault(ctx, op, key)
-	}
-	if err != nil && !errors.Is(err, errLost) {
-		return err
-	}
-	if done := call(); done != nil {
-		return done
-	}
-	return err
-}
-
-func (s *store) Get(ctx context.Context, key string, o objstore.GetOptions) (obj *objstore.Object, err error) {
-	err = s.do(ctx, objstore.OpGet, key, func() error { obj, err = s.Bucket.Get(ctx, key, o); return err })
-	return obj, err
-}
-
-func (s *store) Put(ctx context.Context, key string, body io.ReadSeeker, c objstore.Condition) (r objstore.PutResult, err error) {
-	err = s.do(ctx, objstore.OpPut, key, func() error { r, err = s.Bucket.Put(ctx, key, body, c); return err })
-	return r, err
-}
-
-func (s *store) Delete(ctx context.Context, key string) error {
-	return s.do(ctx, objstore.OpDelete, key, func() error { return s.Bucket.Delete(ctx, key) })
-}
-
-func (s *store) List(ctx context.Context, o objstore.ListOptions) (p *objstore.Page, err error) {
-	err = s.do(ctx, objstore.OpList, o.Prefix, func() error { p, err = s.Bucket.List(ctx, o); return err })
-	return p, err
-}
+func newStore() *store { return &store{objtest.NewFaulty(memory.New())} }
 
 // keys lists what is there under a prefix, past the counting.
 func (s *store) keys(t *testing.T, prefix string) (keys []string) {

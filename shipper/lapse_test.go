@@ -18,7 +18,7 @@ func TestCase86StopsActingWhenItCannotRenew(t *testing.T) {
 		n.add(laneA, "1", "2")
 		pass(2 * testAfter)
 		cut := time.Now()
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if since := time.Since(cut); since > testStale/2 && strings.HasPrefix(key, "segments/") {
 				t.Errorf("%s %s, %s after the bucket went away", op, key, since)
 			}
@@ -30,7 +30,7 @@ func TestCase86StopsActingWhenItCannotRenew(t *testing.T) {
 		}
 		n.mustDrain(laneA, 3, "1", "2", "x")
 		pass(time.Minute)
-		s.fail(nil)
+		s.Fail(nil)
 		pass(2 * testRetry)
 		seen, body := s.register(t, n.id)
 		if seen.State != owner.Live || seen.Epoch != 1 || body.Lanes[laneA].Exported != (segment.Position{Seq: 1, Entry: 4}) || !body.Lanes[laneA].Owes() {
@@ -48,7 +48,7 @@ func TestNothingIsPutUnderALeaseThatIsOver(t *testing.T) {
 		n.add(laneA, "2")
 		cut := time.Now()
 		ended := make(chan time.Duration, 100)
-		s.fail(func(ctx context.Context, op objstore.Op, key string) error {
+		s.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.HasPrefix(key, "segments/") {
 				<-ctx.Done()
 				ended <- time.Since(cut)
@@ -71,7 +71,7 @@ func TestCase76ClockSkew(t *testing.T) {
 		n.start()
 		n.add(laneA, "1")
 		pass(2 * testAfter)
-		s.fail(func(context.Context, objstore.Op, string) error {
+		s.Fail(func(context.Context, objstore.Op, string) error {
 			return errors.Join(objstore.ErrClockSkew, objstore.ErrUnknown)
 		})
 		n.add(laneA, "2")
@@ -79,7 +79,7 @@ func TestCase76ClockSkew(t *testing.T) {
 		if st := n.ship.Stats(); !strings.Contains(st.LastError, "clock skewed") {
 			t.Errorf("stats %+v", st)
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		pass(2 * testRetry)
 		if seen, body := s.register(t, n.id); seen.Epoch != 1 || !body.Lanes[laneA].Shipped.Before(segment.Position{Seq: 2, Entry: 1}) || body.Lanes[laneA].Shipped != (segment.Position{Seq: 1, Entry: 3}) {
 			t.Errorf("%s %+v", &seen, body.Lanes[laneA])

@@ -53,7 +53,7 @@ func TestSkipIsKept(t *testing.T) {
 		n.start()
 		pass(time.Second)
 		n.crash() // the cursor was never saved
-		s.fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
+		s.Fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
 		n.start()
 		if to := n.ship.SkipOf(laneA); to != (segment.Position{Seq: 1, Entry: 3}) {
 			t.Errorf("skip %s", to)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ingest-agent/objstore"
+	"ingest-agent/objstore/objtest"
 	"ingest-agent/recovery/owner"
 	"ingest-agent/segment"
 	"ingest-agent/shipper"
@@ -24,13 +25,13 @@ func TestShipsWhatIsOld(t *testing.T) {
 		n.add(laneA, "1", "2")
 		pass(testAfter - time.Second)
 		n.add(laneA, "3")
-		if calls := s.forget(); len(calls) > 0 {
+		if calls := s.Forget(); len(calls) > 0 {
 			t.Errorf("calls before shipper.after: %q", calls)
 		}
 		pass(2 * time.Second)
 		key := "segments/" + n.id.String() + "/default.0/00000000000000000001-0000000001-0000000003.seg"
 		register := "owners/" + n.id.String() + ".json"
-		if calls, want := s.forget(), []string{"put " + register, "put " + key, "put " + register}; !slices.Equal(calls, want) {
+		if calls, want := s.Forget(), []string{"put " + register, "put " + key, "put " + register}; !slices.Equal(calls, want) {
 			t.Errorf("calls %q, want %q", calls, want)
 		}
 		seen, body := s.register(t, n.id)
@@ -39,7 +40,7 @@ func TestShipsWhatIsOld(t *testing.T) {
 			t.Errorf("register %s: %+v", &seen, l)
 		}
 		pass(time.Minute)
-		if calls := s.forget(); len(calls) != 6 {
+		if calls := s.Forget(); len(calls) != 6 {
 			t.Errorf("a minute of owing makes calls %q, want 6 beats", calls)
 		}
 		n.mustDrain(laneA, 1, "1")
@@ -48,9 +49,9 @@ func TestShipsWhatIsOld(t *testing.T) {
 			t.Errorf("a beat does not say what is exported: %+v", body.Lanes[laneA])
 		}
 		n.mustDrain(laneA, 0, "2", "3")
-		s.forget()
+		s.Forget()
 		pass(testStale)
-		if calls := s.forget(); len(with(calls, "delete")) != 1 || calls[len(calls)-1] != "put "+register || calls[len(calls)-2] != "list segments/"+n.id.String()+"/" {
+		if calls := s.Forget(); len(with(calls, "delete")) != 1 || calls[len(calls)-1] != "put "+register || calls[len(calls)-2] != "list segments/"+n.id.String()+"/" {
 			t.Errorf("calls to rest: %q", calls)
 		}
 		wantState(t, s, n.id, owner.Idle, false)
@@ -58,7 +59,7 @@ func TestShipsWhatIsOld(t *testing.T) {
 			t.Errorf("left: %q", keys)
 		}
 		pass(time.Hour)
-		if calls := s.forget(); len(calls) > 0 {
+		if calls := s.Forget(); len(calls) > 0 {
 			t.Errorf("an idle owner makes calls %q", calls)
 		}
 		n.add(laneA, "4")
@@ -87,7 +88,7 @@ func TestDeliveredIsNeverShipped(t *testing.T) {
 		if err := n.stop(time.Minute); err != nil {
 			t.Error(err)
 		}
-		if calls := s.forget(); len(calls) > 0 {
+		if calls := s.Forget(); len(calls) > 0 {
 			t.Errorf("%d calls of a node that owes nothing: %q", len(calls), calls[:min(10, len(calls))])
 		}
 	})
@@ -104,7 +105,7 @@ func TestCleanDrainUploadsNothing(t *testing.T) {
 		if err := n.stop(time.Minute); err != nil {
 			t.Error(err)
 		}
-		if calls := s.forget(); len(calls) > 0 {
+		if calls := s.Forget(); len(calls) > 0 {
 			t.Errorf("calls %q", calls)
 		}
 		n.start()
@@ -112,11 +113,11 @@ func TestCleanDrainUploadsNothing(t *testing.T) {
 		pass(2 * testAfter)
 		n.mustDrain(laneA, 0, "2")
 		n.lanes[laneA].Seal()
-		s.forget()
+		s.Forget()
 		if err := n.stop(time.Minute); err != nil {
 			t.Error(err)
 		}
-		if puts := with(s.forget(), "put segments/"); len(puts) > 0 {
+		if puts := with(s.Forget(), "put segments/"); len(puts) > 0 {
 			t.Errorf("a clean drain uploads %q", puts)
 		}
 		if keys := s.keys(t, "segments/"); len(keys) > 0 {
@@ -138,16 +139,16 @@ func TestUnknownOutcomesArePutAgain(t *testing.T) {
 		n.start()
 		n.add(laneA, "1", "2")
 		lost := 2
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.HasPrefix(key, "segments/") && lost > 0 {
 				lost--
 				n.add(laneA, "more")
-				return errLost
+				return objtest.ErrAnswerLost
 			}
 			return nil
 		})
 		pass(2 * testAfter)
-		calls := with(s.forget(), "put segments/")
+		calls := with(s.Forget(), "put segments/")
 		if len(calls) < 3 || calls[0] != calls[1] || calls[1] == calls[2] {
 			t.Errorf("puts %q", calls)
 		}
@@ -169,15 +170,15 @@ func TestRetriesNeverGiveUp(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store, n *node) {
 				n.start()
 				n.add(laneA, "1")
-				s.fail(func(context.Context, objstore.Op, string) error { return kind })
+				s.Fail(func(context.Context, objstore.Op, string) error { return kind })
 				pass(24 * time.Hour)
-				if calls := len(s.forget()); calls < 1000 || calls > 24*3600 {
+				if calls := len(s.Forget()); calls < 1000 || calls > 24*3600 {
 					t.Errorf("%d calls in a day", calls)
 				}
 				if st := n.ship.Stats(); !st.Down || st.LastError == "" || st.Lag < 23*time.Hour {
 					t.Errorf("stats %+v", st)
 				}
-				s.fail(nil)
+				s.Fail(nil)
 				pass(testRetry + time.Second)
 				wantState(t, s, n.id, owner.Live, true)
 				n.crash()
@@ -190,7 +191,7 @@ func TestRetriesNeverGiveUp(t *testing.T) {
 func TestRegisterComesBeforeObjects(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, n *node) {
 		n.start()
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.HasPrefix(key, "owners/") {
 				if _, err := n.fs.OpenFile(notePath, 0, 0); err != nil {
 					t.Error("register before the note")
@@ -201,16 +202,16 @@ func TestRegisterComesBeforeObjects(t *testing.T) {
 		})
 		n.add(laneA, "1")
 		pass(time.Minute)
-		if puts := with(s.forget(), "put segments/"); len(puts) > 0 {
+		if puts := with(s.Forget(), "put segments/"); len(puts) > 0 {
 			t.Errorf("puts %q", puts)
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		pass(time.Minute)
 		wantState(t, s, n.id, owner.Live, true)
 
 		// A lane that the register does not name yet is named before its first object.
 		n.add(laneB, "2")
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.Contains(key, "/default.1/") {
 				if _, body := s.register(t, n.id); body.Lanes[laneB] == nil {
 					t.Error("object of a lane that the register does not name")
@@ -237,7 +238,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			n.add(at, "x")
 		}
 		keys, mu := map[string]bool{}, sync.Mutex{}
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.HasPrefix(key, "segments/") {
 				mu.Lock()
 				keys[key] = true
@@ -252,7 +253,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		if len(keys) != 2 {
 			t.Errorf("%d objects are tried: %v", len(keys), keys)
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		pass(time.Minute)
 		if keys := s.keys(t, "segments/"); len(keys) != 10 {
 			t.Errorf("%d objects", len(keys))
@@ -317,9 +318,9 @@ func TestAnUnknownAcquireIsSettled(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store, n *node) {
 			n.start()
 			n.add(laneA, "1")
-			s.fail(func(_ context.Context, op objstore.Op, key string) error {
+			s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 				if strings.HasPrefix(key, "owners/") {
-					return map[bool]error{true: errLost, false: objstore.ErrUnknown}[op == objstore.OpPut]
+					return map[bool]error{true: objtest.ErrAnswerLost, false: objstore.ErrUnknown}[op == objstore.OpPut]
 				}
 				return nil
 			})
@@ -327,7 +328,7 @@ func TestAnUnknownAcquireIsSettled(t *testing.T) {
 			n.mustDrain(laneA, 0, "1")
 			pass(10 * time.Minute)
 			wantState(t, s, n.id, owner.Live, false)
-			s.fail(nil)
+			s.Fail(nil)
 			if stop {
 				if err := n.stop(20 * time.Second); err != nil {
 					t.Error(err)
@@ -336,7 +337,7 @@ func TestAnUnknownAcquireIsSettled(t *testing.T) {
 				pass(2 * testStale)
 			}
 			wantState(t, s, n.id, owner.Idle, false)
-			if puts := with(s.forget(), "put segments/"); len(puts) > 0 {
+			if puts := with(s.Forget(), "put segments/"); len(puts) > 0 {
 				t.Errorf("puts of what is exported: %q", puts)
 			}
 			if !stop {
@@ -355,7 +356,7 @@ func TestExportedMeanwhileIsNotPutAgain(t *testing.T) {
 		n.add(laneA, "1")
 		pass(2 * testAfter)
 		var key atomic.Value
-		s.fail(func(_ context.Context, op objstore.Op, k string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, k string) error {
 			if op == objstore.OpPut && strings.HasPrefix(k, "segments/") {
 				key.Store(k)
 				return objstore.ErrUnknown
@@ -366,22 +367,22 @@ func TestExportedMeanwhileIsNotPutAgain(t *testing.T) {
 		pass(2 * testAfter)
 		n.mustDrain(laneA, 0, "1", "2")
 		pass(0)
-		s.fail(nil)
+		s.Fail(nil)
 		if _, err := s.Bucket.Put(t.Context(), key.Load().(string), strings.NewReader("late"), objstore.IfAbsent()); err != nil {
 			t.Fatal(err)
 		}
-		s.fail(func(_ context.Context, op objstore.Op, k string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, k string) error {
 			if op == objstore.OpDelete && k == key.Load() {
 				return objstore.ErrUnknown
 			}
 			return nil
 		})
-		s.forget()
+		s.Forget()
 		pass(2 * testStale)
 		wantState(t, s, n.id, owner.Live, false) // it does not rest while something is left
-		s.fail(nil)
+		s.Fail(nil)
 		pass(2 * testStale)
-		if puts := with(s.forget(), "put segments/"); len(puts) > 0 {
+		if puts := with(s.Forget(), "put segments/"); len(puts) > 0 {
 			t.Errorf("puts of what is exported: %q", puts)
 		}
 		if keys := s.keys(t, "segments/"); len(keys) > 0 {

@@ -76,7 +76,7 @@ func TestOnlyWhatIsNamedIsSpilled(t *testing.T) {
 		n.start(func(o *shipper.Options) { o.Pressure = func() float64 { return 1 } })
 		n.add(laneA, "0")
 		pass(2 * testAfter)
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.HasPrefix(key, "owners/") {
 				return objstore.ErrUnknown
 			}
@@ -150,7 +150,7 @@ func TestFetch(t *testing.T) {
 		if err != nil || st.Seq != 1 || st.Last != 4 {
 			t.Fatalf("%+v, %v", st, err)
 		}
-		s.fail(func(_ context.Context, op objstore.Op, _ string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, _ string) error {
 			if op == objstore.OpGet {
 				return objstore.ErrUnknown
 			}
@@ -159,7 +159,7 @@ func TestFetch(t *testing.T) {
 		if st, err := get(segment.Start); st != nil || !errors.Is(err, objstore.ErrUnknown) {
 			t.Errorf("a bucket that fails: %+v, %v", st, err)
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		if err := s.Bucket.Delete(t.Context(), keys[0]); err != nil {
 			t.Fatal(err)
 		}
@@ -188,16 +188,16 @@ func TestFetch(t *testing.T) {
 func TestFetchStopsWithTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, n *node) {
 		spilled(t, s, n)
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if strings.HasPrefix(key, "owners/") {
 				return objstore.ErrUnknown
 			}
 			return nil
 		})
 		pass(testStale)
-		s.forget()
+		s.Forget()
 		_, err := n.ship.Fetch(t.Context(), laneA, segment.Position{Seq: 3, Entry: 1}, n.lanes[laneA].State().Tail)
-		if gets := with(s.forget(), "get segments/"); err == nil || len(gets) > 0 {
+		if gets := with(s.Forget(), "get segments/"); err == nil || len(gets) > 0 {
 			t.Errorf("fetched under a lease that has lapsed: %q (%v)", gets, err)
 		}
 		n.crash()

@@ -18,7 +18,7 @@ func TestCase82StopShipsWhatIsLeft(t *testing.T) {
 		n.add(laneA, "1")
 		n.add(laneB, "2", "3")
 		pass(time.Minute)
-		if calls := s.forget(); len(calls) > 0 {
+		if calls := s.Forget(); len(calls) > 0 {
 			t.Errorf("calls %q", calls)
 		}
 		begin := time.Now()
@@ -45,7 +45,7 @@ func TestUploadsAreJoinedBeforeTheOwnerRetires(t *testing.T) {
 		n.add(laneA, "1")
 		pass(2 * testAfter)
 		n.add(laneA, "2")
-		s.fail(func(ctx context.Context, op objstore.Op, key string) error {
+		s.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 			switch {
 			case op == objstore.OpPut && strings.HasPrefix(key, "segments/"):
 				flying.Store(true)
@@ -60,7 +60,7 @@ func TestUploadsAreJoinedBeforeTheOwnerRetires(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		s.forget()
+		s.Forget()
 		err := n.ship.Stop(ctx)
 		if flying.Load() {
 			t.Error("stopped while an upload is on its way")
@@ -71,7 +71,7 @@ func TestUploadsAreJoinedBeforeTheOwnerRetires(t *testing.T) {
 		n.kill()
 		<-n.ended
 		wantState(t, s, n.id, owner.Retired, true)
-		calls := s.forget()
+		calls := s.Forget()
 		if calls[len(calls)-1] != "put owners/"+n.id.String()+".json" {
 			t.Errorf("the last call is not the register's: %q", calls)
 		}
@@ -84,7 +84,7 @@ func TestAFailedStopKeepsTheMarker(t *testing.T) {
 		n.add(laneA, "1")
 		pass(2 * testAfter)
 		n.mustDrain(laneA, 0, "1")
-		s.fail(func(_ context.Context, op objstore.Op, _ string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, _ string) error {
 			if op == objstore.OpDelete {
 				return objstore.ErrUnknown
 			}
@@ -105,7 +105,7 @@ func TestStopEndsWithItsTime(t *testing.T) {
 		n.start()
 		n.add(laneA, "1")
 		pass(2 * testAfter)
-		s.fail(func(ctx context.Context, _ objstore.Op, _ string) error {
+		s.Fail(func(ctx context.Context, _ objstore.Op, _ string) error {
 			<-ctx.Done()
 			return objstore.ErrUnknown
 		})

@@ -42,7 +42,7 @@ func TestWait(t *testing.T) {
 				t.Fatal("still waiting")
 			}
 		}
-		if calls := with(s.forget(), "put owners/"); len(calls) > 15 {
+		if calls := with(s.Forget(), "put owners/"); len(calls) > 15 {
 			t.Errorf("%d commits for 40 requests: %q", len(calls), calls)
 		}
 		n.crash()
@@ -57,7 +57,7 @@ func TestWaitIsForTheCommit(t *testing.T) {
 		n.start()
 		n.add(laneA, "1")
 		pass(2 * testAfter)
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if op == objstore.OpPut && strings.HasPrefix(key, "owners/") {
 				return objstore.ErrUnknown
 			}
@@ -83,7 +83,7 @@ func TestWaitWhileTheBucketIsAway(t *testing.T) {
 		if err := n.ship.Ready(); err != nil {
 			t.Error(err)
 		}
-		s.fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
+		s.Fail(func(context.Context, objstore.Op, string) error { return objstore.ErrUnknown })
 		begin := time.Now()
 		if err := n.ship.Wait(t.Context(), laneA, n.add(laneA, "1")); !errors.Is(err, shipper.ErrUnavailable) {
 			t.Errorf("wait: %v", err)
@@ -99,7 +99,7 @@ func TestWaitWhileTheBucketIsAway(t *testing.T) {
 			t.Errorf("ready: %v", err)
 		}
 		n.mustDrain(laneA, 0, "1", "2") // delivery goes on
-		s.fail(nil)
+		s.Fail(nil)
 		pass(2 * testRetry)
 		if err := n.ship.Ready(); err != nil {
 			t.Errorf("ready after the bucket is back: %v", err)

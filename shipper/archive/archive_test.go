@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ingest-agent/objstore"
+	"ingest-agent/objstore/objtest"
 	"ingest-agent/segment"
 	"ingest-agent/shipper/archive"
 )
@@ -69,9 +70,9 @@ func TestAnIdleSegmentIsArchived(t *testing.T) {
 		if got := s.archived(t); len(got) != 1 {
 			t.Errorf("%d objects of one segment", len(got))
 		}
-		s.forget()
+		s.Forget()
 		pass(10 * time.Minute)
-		if calls := s.forget(); len(calls) > 0 {
+		if calls := s.Forget(); len(calls) > 0 {
 			t.Errorf("an archive with nothing to do called %q", calls)
 		}
 		n.end()
@@ -119,20 +120,20 @@ func TestBucketAwayAndBack(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, n *node) {
 		n.start()
 		n.run()
-		s.fail(away)
+		s.Fail(away)
 		bodies := n.add(40)
 		n.export(40)
 		pass(time.Hour)
 		if kept := n.segments(); kept < 8 {
 			t.Errorf("%d segments wait", kept)
 		}
-		if calls := len(s.forget()); calls > 400 {
+		if calls := len(s.Forget()); calls > 400 {
 			t.Errorf("%d calls in an hour without a bucket", calls)
 		}
 		if st := n.archiver.Stats(); st.LastError == "" || st.MissedRecords > 0 {
 			t.Errorf("stats %+v", st)
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		pass(time.Minute)
 		same(t, "archived", s.bodies(t), bodies)
 		if st := n.archiver.Stats(); st.LastError != "" || st.MissedRecords > 0 {
@@ -157,7 +158,7 @@ func TestSpaceGoesFirst(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store, n *node) {
 				n.start()
 				n.run()
-				s.fail(fault)
+				s.Fail(fault)
 				for range 300 { // three times the disk
 					n.add(1)
 					n.export(1)
@@ -169,7 +170,7 @@ func TestSpaceGoesFirst(t *testing.T) {
 					t.Errorf("%.2f of the disk in use", used)
 				}
 				missed := n.archiver.Stats().MissedRecords
-				s.fail(nil)
+				s.Fail(nil)
 				pass(5 * time.Minute) // also what hangs ends
 				got := s.bodies(t)
 				if missed == 0 || missed+uint64(len(got))*testRecords != 300*testRecords {
@@ -229,9 +230,9 @@ func TestCrashBetweenCopyAndRemoval(t *testing.T) {
 		n.export(40)
 		pass(time.Second)
 		var kill sync.Once
-		s.fail(func(context.Context, objstore.Op, string) error {
+		s.Fail(func(context.Context, objstore.Op, string) error {
 			kill.Do(func() { n.kill() })
-			return errLate
+			return objtest.ErrAnswerLost
 		})
 		n.run()
 		pass(time.Second)
@@ -239,7 +240,7 @@ func TestCrashBetweenCopyAndRemoval(t *testing.T) {
 		if got := len(s.archived(t)); got == 0 {
 			t.Fatal("nothing was copied before the crash")
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		n.end()
 		n.start()
 		n.run()
@@ -278,9 +279,9 @@ func TestUnknownOutcome(t *testing.T) {
 		n.export(30)
 		pass(testAge)
 		var first sync.Map
-		s.fail(func(_ context.Context, op objstore.Op, key string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, key string) error {
 			if _, again := first.LoadOrStore(key, true); op == objstore.OpPut && !again {
-				return errLate
+				return objtest.ErrAnswerLost
 			}
 			return nil
 		})
@@ -339,7 +340,7 @@ func TestStopWithoutBucket(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, n *node) {
 		n.start()
 		n.run()
-		s.fail(away)
+		s.Fail(away)
 		bodies := n.add(20)
 		n.export(20)
 		pass(time.Minute)
@@ -351,7 +352,7 @@ func TestStopWithoutBucket(t *testing.T) {
 			t.Errorf("stop took %v", took)
 		}
 		n.end()
-		s.fail(nil)
+		s.Fail(nil)
 		n.start()
 		n.run()
 		pass(10 * time.Second)
@@ -371,7 +372,7 @@ func TestWeakBucket(t *testing.T) {
 		n.export(20)
 		pass(2 * time.Hour)
 		same(t, "archived", s.bodies(t), bodies)
-		for _, call := range s.forget() {
+		for _, call := range s.Forget() {
 			if strings.Contains(call, objstore.FleetPrefix) {
 				t.Errorf("call %s", call)
 			}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"ingest-agent/objstore"
 	"ingest-agent/objstore/memory"
+	"ingest-agent/objstore/objtest"
 	"ingest-agent/segment"
 	"ingest-agent/segment/vfs"
 	"ingest-agent/shipper/archive"
@@ -32,78 +32,8 @@ const (
 
 var laneA = segment.LaneID{Destination: "default"}
 
-// store is a bucket in memory that notes its calls, and fails as it is told.
-type store struct {
-	*memory.Bucket
-	mu    sync.Mutex
-	calls []string
-	fault func(ctx context.Context, op objstore.Op, key string) error
-}
-
-func (s *store) fail(f func(ctx context.Context, op objstore.Op, key string) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fault = f
-}
-
-// forget returns the calls since the last time.
-func (s *store) forget() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	calls := s.calls
-	s.calls = nil
-	return calls
-}
-
-func (s *store) do(ctx context.Context, op objstore.Op, key string) error {
-	s.mu.Lock()
-	s.calls = append(s.calls, string(op)+" "+key)
-	fault := s.fault
-	s.mu.Unlock()
-	if fault == nil {
-		return nil
-	}
-	return fault(ctx, op, key)
-}
-
-func (s *store) Get(ctx context.Context, key string, o objstore.GetOptions) (*objstore.Object, error) {
-	if err := s.do(ctx, objstore.OpGet, key); err != nil {
-		return nil, err
-	}
-	return s.Bucket.Get(ctx, key, o)
-}
-
-// Put does what it is told to fail at where the error wraps errLate: only the answer is lost.
-func (s *store) Put(ctx context.Context, key string, body io.ReadSeeker, c objstore.Condition) (objstore.PutResult, error) {
-	err := s.do(ctx, objstore.OpPut, key)
-	if err != nil && err != errLate { //nolint:errorlint // it is that very one
-		return objstore.PutResult{}, err
-	}
-	if err != nil {
-		ctx = context.WithoutCancel(ctx) // it is under way
-	}
-	r, done := s.Bucket.Put(ctx, key, body, c)
-	if done != nil {
-		return r, done
-	}
-	return r, err
-}
-
-func (s *store) Delete(ctx context.Context, key string) error {
-	if err := s.do(ctx, objstore.OpDelete, key); err != nil {
-		return err
-	}
-	return s.Bucket.Delete(ctx, key)
-}
-
-func (s *store) List(ctx context.Context, o objstore.ListOptions) (*objstore.Page, error) {
-	if err := s.do(ctx, objstore.OpList, o.Prefix); err != nil {
-		return nil, err
-	}
-	return s.Bucket.List(ctx, o)
-}
-
-var errLate = fmt.Errorf("answer lost: %w", objstore.ErrUnknown)
+// store is the bucket of a node.
+type store struct{ *objtest.Faulty }
 
 // away fails every call.
 func away(context.Context, objstore.Op, string) error { return objstore.ErrUnknown }
@@ -204,7 +134,7 @@ func bubble(t *testing.T, test func(t *testing.T, s *store, n *node)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{Bucket: memory.New()}
+		s := &store{objtest.NewFaulty(memory.New())}
 		test(t, s, &node{t: t, dir: dir, store: s})
 	})
 }

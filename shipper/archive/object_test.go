@@ -81,7 +81,7 @@ func TestAnObjectIsLetGo(t *testing.T) {
 		a := archive.New(n.options())
 		key, _ := s.put(t, laneA, 1, 0, 10)
 		end := segment.Position{Seq: 2, Entry: 1}
-		s.fail(away)
+		s.Fail(away)
 		for range 10 {
 			pass(time.Minute)
 			if a.Copy(t.Context(), key, end) == nil {
@@ -91,7 +91,7 @@ func TestAnObjectIsLetGo(t *testing.T) {
 		for range 10 {
 			pass(time.Minute)
 			ctx, stop := context.WithCancel(t.Context())
-			s.fail(func(ctx context.Context, op objstore.Op, key string) error {
+			s.Fail(func(ctx context.Context, op objstore.Op, key string) error {
 				if op == objstore.OpPut {
 					stop()
 				}
@@ -101,7 +101,7 @@ func TestAnObjectIsLetGo(t *testing.T) {
 				t.Fatal("an object is let go since its adopter stops")
 			}
 		}
-		s.fail(refused)
+		s.Fail(refused)
 		for i, wait := range []time.Duration{0, 0, 0, 0, time.Minute} {
 			pass(wait)
 			if err := a.Copy(t.Context(), key, end); (err == nil) != (i == 4) {
@@ -111,11 +111,11 @@ func TestAnObjectIsLetGo(t *testing.T) {
 		if err := a.Copy(t.Context(), key, end); err != nil || a.Stats().MissedRecords != 200 {
 			t.Errorf("the next is not let go at its first try (%v), or not counted: %+v", err, a.Stats())
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		if err := a.Copy(t.Context(), key, end); err != nil {
 			t.Error(err)
 		}
-		s.fail(refused)
+		s.Fail(refused)
 		if a.Copy(t.Context(), func() objstore.SegmentKey { k, _ := s.put(t, laneA, 5, 0, 1); return k }(), segment.Position{Seq: 6, Entry: 1}) == nil {
 			t.Error("a success does not begin the count anew")
 		}
@@ -130,17 +130,17 @@ func TestCopied(t *testing.T) {
 		var settled atomic.Int32
 		n.run(func(o *archive.Options) { o.Settled = func() { settled.Add(1) } })
 		key, bodies := s.put(t, laneA, 3, 0, 10)
-		s.fail(away)
+		s.Fail(away)
 		for range 100 {
 			if n.archiver.Copied(key) {
 				t.Fatal("it is not copied")
 			}
 			pass(time.Second)
 		}
-		if calls := len(s.forget()); calls < 10 || calls > 30 {
+		if calls := len(s.Forget()); calls < 10 || calls > 30 {
 			t.Errorf("%d calls in 100 s", calls)
 		}
-		s.fail(nil)
+		s.Fail(nil)
 		pass(10 * time.Second)
 		same(t, "archived", s.bodies(t), bodies)
 		if settled.Load() != 1 || !n.archiver.Copied(key) {
@@ -158,7 +158,7 @@ func TestCopiedIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, n *node) {
 		n.start()
 		n.run()
-		s.fail(away)
+		s.Fail(away)
 		ask := func(owner string) {
 			for seq := range uint64(1000) {
 				n.archiver.Copied(objstore.SegmentKey{Owner: owner, Lane: laneA.String(), Seq: seq + 1, First: 1, Last: 1})
@@ -166,16 +166,16 @@ func TestCopiedIsBounded(t *testing.T) {
 		}
 		first, second := ulid.Make().String(), ulid.Make().String()
 		ask(first)
-		s.forget()
+		s.Forget()
 		pass(4 * time.Second)
-		if gets := len(s.forget()); gets == 0 || gets > 256 {
+		if gets := len(s.Forget()); gets == 0 || gets > 256 {
 			t.Errorf("%d objects are asked for", gets)
 		}
 		pass(11 * time.Minute)
 		ask(second)
-		s.forget()
+		s.Forget()
 		pass(5 * time.Second)
-		calls := s.forget()
+		calls := s.Forget()
 		for _, call := range calls {
 			if strings.Contains(call, first) {
 				t.Fatalf("call %s for an object that nobody asks about", call)

@@ -11,6 +11,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"ingest-agent/objstore"
+	"ingest-agent/objstore/objtest"
 	"ingest-agent/shipper/archive"
 )
 
@@ -95,13 +96,13 @@ func TestSweep(t *testing.T) {
 func TestOneSweeps(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, n *node) {
 		n.start()
-		views := []*store{s, {Bucket: s.Bucket}, {Bucket: s.Bucket}, {Bucket: s.Bucket}}
+		views := []*store{s, {objtest.NewFaulty(s.Bucket)}, {objtest.NewFaulty(s.Bucket)}, {objtest.NewFaulty(s.Bucket)}}
 		fillHours(t, s, 30, 10)
 		stop := sweepers(n, views...)
 		pass(10*time.Hour + 35*time.Minute)
 		lists, others := 0, 0
 		for _, v := range views {
-			for _, call := range v.forget() {
+			for _, call := range v.Forget() {
 				switch {
 				case strings.HasPrefix(call, "list"):
 					lists++
@@ -128,7 +129,7 @@ func TestSweepIsTakenOver(t *testing.T) {
 		n.start()
 		keys := fillHours(t, s, 30, 20)
 		ctx, cancel := context.WithCancel(context.Background())
-		s.fail(func(_ context.Context, op objstore.Op, _ string) error {
+		s.Fail(func(_ context.Context, op objstore.Op, _ string) error {
 			if op == objstore.OpDelete {
 				cancel()
 			}
@@ -138,7 +139,7 @@ func TestSweepIsTakenOver(t *testing.T) {
 			return nil
 		})
 		archive.New(n.options()).Run(ctx)
-		other := &store{Bucket: s.Bucket}
+		other := &store{objtest.NewFaulty(s.Bucket)}
 		stop := sweepers(n, other)
 		pass(2 * time.Hour)
 		for _, key := range keys[28] {
